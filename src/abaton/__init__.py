@@ -1,6 +1,6 @@
-"""Abaton takes a health study from consent to community model.
+"""Abaton: federated learning and FHIR de-identification, from consent to community model.
 
-Everything here is loaded when it is first used: `import abaton` loads nothing else.
+Names are loaded at first use: `import abaton` loads nothing else.
 """
 
 from __future__ import annotations
@@ -9,27 +9,31 @@ from importlib import import_module
 
 __version__ = "0.1.0"
 
-TYPE_CHECKING = False  # importing `typing` would take longer than everything else here
+TYPE_CHECKING = False  # importing `typing` would take longer than the rest of this module
 if TYPE_CHECKING:
-    from abaton.controller import POLICIES, Rules, TrainSettings, policy
-    from abaton.engines import Profile
-    from abaton.federation import Federation, Holding, Run, StudyOptions, run_study
-    from abaton.learners import Examples, Model, SklearnModel, TorchModel, logistic, mlp
-    from abaton.records import anonymise, deidentify, view
+    from abaton.anonymity import anonymise
+    from abaton.controller import STRATEGIES, Strategy, TrainSettings, strategy
+    from abaton.deid import deidentify
+    from abaton.deployment import export_model, load_model, predict
+    from abaton.engines import MachineProfile
+    from abaton.federation import Federation, LocalSite, Run
+    from abaton.models import Examples, Model, SklearnModel, TorchModel, logistic, mlp
     from abaton.store import Store
     from abaton.study import Study, load_study
+    from abaton.study_run import StudyOptions, run_study
+    from abaton.views import view
 
 __all__ = [
-    "POLICIES",
+    "STRATEGIES",
     "Examples",
     "Federation",
-    "Holding",
+    "LocalSite",
+    "MachineProfile",
     "Model",
-    "Profile",
-    "Rules",
     "Run",
     "SklearnModel",
     "Store",
+    "Strategy",
     "Study",
     "StudyOptions",
     "TorchModel",
@@ -37,31 +41,38 @@ __all__ = [
     "__version__",
     "anonymise",
     "deidentify",
+    "export_model",
+    "load_model",
     "load_study",
     "logistic",
     "mlp",
-    "policy",
+    "predict",
     "run_study",
+    "strategy",
     "view",
 ]
 
-_ROOMS = {
-    "controller": ("POLICIES", "Rules", "TrainSettings", "policy"),
-    "engines": ("Profile",),
-    "federation": ("Federation", "Holding", "Run", "StudyOptions", "run_study"),
-    "learners": ("Examples", "Model", "SklearnModel", "TorchModel", "logistic", "mlp"),
-    "records": ("anonymise", "deidentify", "view"),
+_PACKAGES = {
+    "controller": ("STRATEGIES", "Strategy", "TrainSettings", "strategy"),
+    "deployment": ("export_model", "load_model", "predict"),
+    "engines": ("MachineProfile",),
+    "federation": ("Federation", "LocalSite", "Run"),
+    "models": ("Examples", "Model", "SklearnModel", "TorchModel", "logistic", "mlp"),
+    "anonymity": ("anonymise",),
+    "deid": ("deidentify",),
+    "views": ("view",),
     "store": ("Store",),
     "study": ("Study", "load_study"),
+    "study_run": ("StudyOptions", "run_study"),
 }
-_WHERE = {name: room for room, names in _ROOMS.items() for name in names}
+_PACKAGE_OF = {name: package for package, names in _PACKAGES.items() for name in names}
 
 
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> object:
-        if name in _WHERE:
-            return getattr(import_module(f"abaton.{_WHERE[name]}"), name)
+        if name in _PACKAGE_OF:
+            return getattr(import_module(f"abaton.{_PACKAGE_OF[name]}"), name)
         raise AttributeError(f"module 'abaton' has no attribute {name!r}")
 
 

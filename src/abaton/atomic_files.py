@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all: every room that writes one writes it so."""
+"""Atomic file writes, and removal of temporary files that killed processes left."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from abaton.errors import StoreError
 
 
 @contextlib.contextmanager
-def writing(folder: Path) -> Iterator[None]:
-    """Turn a failure to write into an error that says what to do."""
+def map_os_errors(folder: Path) -> Iterator[None]:
+    """Raise a `StoreError` with a remedy for an `OSError` while a file is written."""
     try:
         yield
     except OSError as error:
@@ -25,56 +25,56 @@ def writing(folder: Path) -> Iterator[None]:
         ) from error
 
 
-_BEGUN, _END = ".abaton-", ".begun"
-_ANYBODY = 0o666
+_PREFIX, _SUFFIX = ".abaton-", ".tmp"
+_DEFAULT_MODE = 0o666
 
 
 @contextmanager
-def replacing(path: Path, *, mode: int = _ANYBODY, sync: bool = True) -> Iterator[Path]:
-    """A file to write beside a path, which takes that place when all went well; otherwise no trace is left.
+def atomic_write(path: Path, *, mode: int = _DEFAULT_MODE, sync: bool = True) -> Iterator[Path]:
+    """Write a file atomically: yield a temporary path that replaces `path` on success and is removed on failure.
 
     Args:
-        path: The file that appears, or is replaced, at the end.
-        mode: Who may read it; the process's own mask is taken off. If that is not anybody, the file is there, empty
-            and closed to others, before anything is written to it.
-        sync: Whether to wait until the content is on disk, so that not even a power cut leaves half of it.
+        path: File to create or replace.
+        mode: Permissions before the umask. With another mode than the default the file exists with its final
+            permissions before anything is written, so a key is not readable by other users while it is written.
+        sync: Whether to wait until the content is on disk, so that a power cut does not leave a partial file.
 
     Raises:
         OSError: The file cannot be written.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     with replacing(Path(folder, "answer")) as begun:
-    ...         _ = begun.write_text("42")
+    ...     with atomic_write(Path(folder, "answer")) as temporary_path:
+    ...         _ = temporary_path.write_text("42")
     ...         early = Path(folder, "answer").exists()
     ...     early, Path(folder, "answer").read_text()
     (False, '42')
     """
-    # Not made from the path's own name: that may be as long as the file system allows, or a person's.
-    begun = path.with_name(begun_name(secrets.token_hex(8)))
+    # Not derived from the name of the target, which may already have the maximum length.
+    temporary_path = path.with_name(temporary_name(secrets.token_hex(8)))
     try:
-        if mode != _ANYBODY:
-            os.close(os.open(begun, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode))
-        yield begun
+        if mode != _DEFAULT_MODE:
+            os.close(os.open(temporary_path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode))
+        yield temporary_path
         if sync:
-            with begun.open("rb") as file:
+            with temporary_path.open("rb") as file:
                 os.fsync(file.fileno())
-        begun.replace(path)
+        temporary_path.replace(path)
     except BaseException:
-        begun.unlink(missing_ok=True)
+        temporary_path.unlink(missing_ok=True)
         raise
 
 
-def begun_name(label: str) -> str:
-    """The name of something begun, which :func:`sweep` takes away if nobody finishes it.
+def temporary_name(label: str) -> str:
+    """Return the temporary name of a file being written atomically; :func:`remove_leftovers` removes it.
 
-    >>> begun_name("7")
-    '.abaton-7.begun'
+    >>> temporary_name("7")
+    '.abaton-7.tmp'
     """
-    return f"{_BEGUN}{label}{_END}"
+    return f"{_PREFIX}{label}{_SUFFIX}"
 
 
-def sweep(folder: Path) -> None:
-    """Remove what processes that were killed had begun in a folder; nobody else may be writing there."""
-    for begun in folder.glob(f"{_BEGUN}*{_END}"):
-        begun.unlink(missing_ok=True)
+def remove_leftovers(folder: Path) -> None:
+    """Remove the temporary files of killed processes from a folder; no other process may be writing there."""
+    for temporary_path in folder.glob(f"{_PREFIX}*{_SUFFIX}"):
+        temporary_path.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Measurements: every benchmark prints one list of named numbers with their targets."""
+"""Results of benchmarks: named values with their targets."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
-class Measure:
-    """One measured number, what it should be, and whether it is."""
+class BenchmarkResult:
+    """Measured value, its target, and whether the target is met."""
 
     name: str
     value: float
@@ -19,29 +19,29 @@ class Measure:
     target: str | None = None
     holds: bool | None = None
 
-    def row(self) -> dict[str, Any]:
-        """The form printed by ``abaton bench NAME --json``."""
+    def to_row(self) -> dict[str, Any]:
+        """Return the row of a benchmark result that ``abaton bench NAME --json`` prints."""
         return asdict(self)
 
 
-def at_most(name: str, value: float, limit: float, unit: str) -> Measure:
-    """A number that must not exceed a limit."""
-    return Measure(name, value, unit, f"<= {limit:g}", value <= limit)
+def at_most(name: str, value: float, limit: float, unit: str) -> BenchmarkResult:
+    """Return a benchmark result that must not exceed a limit."""
+    return BenchmarkResult(name, value, unit, f"<= {limit:g}", value <= limit)
 
 
-def at_least(name: str, value: float, limit: float, unit: str) -> Measure:
-    """A number that must reach a limit."""
-    return Measure(name, value, unit, f">= {limit:g}", value >= limit)
+def at_least(name: str, value: float, limit: float, unit: str) -> BenchmarkResult:
+    """Return a benchmark result that must reach a limit."""
+    return BenchmarkResult(name, value, unit, f">= {limit:g}", value >= limit)
 
 
-def within(name: str, value: float, expected: float, tolerance: float, unit: str) -> Measure:
-    """A number that must lie within a relative tolerance of what is expected."""
+def within(name: str, value: float, expected: float, tolerance: float, unit: str) -> BenchmarkResult:
+    """Return a benchmark result that must be within a relative tolerance of the expected value."""
     holds = abs(value - expected) <= tolerance * abs(expected)
-    return Measure(name, value, unit, f"{expected:g} ± {100 * tolerance:g} %", holds)
+    return BenchmarkResult(name, value, unit, f"{expected:g} ± {100 * tolerance:g} %", holds)
 
 
 def best_seconds(call: Callable[[], object], *, repeats: int = 7, inner: int = 1) -> float:
-    """The fastest of several timings of a call, in seconds: the least disturbed one."""
+    """Benchmark a call: return the fastest of several timings, in seconds."""
     gc.collect()
     best = float("inf")
     for _ in range(repeats):

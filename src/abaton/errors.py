@@ -1,17 +1,29 @@
-"""Errors that say what is wrong, where, and what to do about it."""
+"""Errors with a fact, a location and a remedy."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from difflib import get_close_matches
 from typing import ClassVar
 
 
+def did_you_mean(name: str, known: Iterable[str], otherwise: str = "") -> str:
+    """Return the remedy of an error about an unknown name: the closest known one, or `otherwise`.
+
+    >>> did_you_mean("titel", ["title", "period"]), did_you_mean("x", ["title"], "use title")
+    ("did you mean 'title'?", 'use title')
+    """
+    matches = get_close_matches(name, list(known), n=1)
+    return f"did you mean '{matches[0]}'?" if matches else otherwise
+
+
 class AbatonError(Exception):
-    """Something went wrong, told in one line: what, where, and what to do.
+    """Base class of all errors: what is wrong, where, and a remedy, in one line.
 
-    No message may ever hold the content of a record.
+    No message may contain the content of a record.
 
-    >>> str(AbatonError("the run is not there", where="store /data", remedy="list runs with 'abaton runs'"))
-    "the run is not there (store /data): list runs with 'abaton runs'"
+    >>> str(AbatonError("there is no run 'x'", where="store /data", remedy="list runs with 'abaton runs'"))
+    "there is no run 'x' (store /data): list runs with 'abaton runs'"
     """
 
     exit_code: ClassVar[int] = 1
@@ -22,11 +34,11 @@ class AbatonError(Exception):
 
 
 class LayoutError(AbatonError):
-    """A vector does not fit the model it is meant for."""
+    """A vector does not fit the layout of its model."""
 
 
 class PayloadError(AbatonError):
-    """Bytes that claim to be an update are not one."""
+    """Bytes are not a valid payload or message."""
 
 
 class StoreError(AbatonError):
@@ -34,12 +46,12 @@ class StoreError(AbatonError):
 
 
 class SettingsError(AbatonError):
-    """A setting or an argument is not usable; nothing was started."""
+    """A setting or an argument is invalid; nothing was started."""
 
     exit_code = 2
 
 
-class Refused(AbatonError):
-    """A policy forbids what was asked for."""
+class RefusedError(AbatonError):
+    """A policy forbids the request."""
 
     exit_code = 3

@@ -1,12 +1,11 @@
-"""Listening to a network: nobody is waited for without end, and nobody takes more than their share.
-
-The one mechanism of the intake, the dashboard and the gate before the SuperLink.
+"""HTTP server with limits on time, connections and memory, for the intake, the dashboard and the SuperLink's proxy.
 
 Invariants:
-(1) a connection is cut when its TLS handshake, the head of a request, or the reading of an answer is not done in time;
-(2) one address has so many connections and no more, and all together have a limit, too;
-(3) a body is read only if whoever listens asks for it (see :func:`read_body`), and never beyond a number of bytes, a
-number of bytes of all bodies together, and a number of seconds;
+(1) a connection is closed when its TLS handshake, the headers of a request, or the reading of a response is not
+    finished in time;
+(2) the number of connections is limited per address and in total;
+(3) a body is read only on request (see :func:`read_body`), and up to a number of bytes, a number of bytes of all bodies
+    together, and a number of seconds;
 (4) nothing of a request is logged.
 """
 
@@ -31,233 +30,239 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
-_HEAD_BYTES = 16 * 1024
+_MAX_HEADER_BYTES = 16 * 1024
 _HANDSHAKE_SECONDS = 10.0
-_MOST_KNOWN = 10_000
+_MAX_BUCKETS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class Port:
-    """What strangers can take of whoever listens at a port, at most.
+class ServerLimits:
+    """Limits on the resources that clients of a server can use.
 
     Args:
-        head_seconds: For the head of a request to arrive.
-        read_seconds: For an answer that waits to be read to move on, and for the rest of it after it is complete.
-        idle_seconds: Between two requests on one connection.
-        connections: From everybody.
-        each: From one address; behind a proxy everybody has the proxy's.
+        header_seconds: for the headers of a request to arrive.
+        read_seconds: for a client to read more of a response, and its remainder after it is complete.
+        idle_seconds: between two requests on one connection.
+        max_connections: from all addresses.
+        max_connections_per_address: from one address; behind a proxy all clients have the proxy's.
     """
 
-    head_seconds: float = 10.0
+    header_seconds: float = 10.0
     read_seconds: float = 30.0
     idle_seconds: int = 15
-    connections: int = 1024
-    each: int = 128
+    max_connections: int = 1024
+    max_connections_per_address: int = 128
 
 
-class Impatient(H11Protocol):
-    """Connections that are counted, and cut when nothing happens on them; uvicorn alone would wait forever."""
+class TimeoutProtocol(H11Protocol):
+    """Protocol that counts connections, and closes them after a timeout, which uvicorn alone does not."""
 
-    port = Port()
+    limits = ServerLimits()
     addresses: Counter[str]
-    _cut: asyncio.TimerHandle | None = None
-    _stalled: asyncio.TimerHandle | None = None
+    _header_timeout: asyncio.TimerHandle | None = None
+    _read_timeout: asyncio.TimerHandle | None = None
     _address = ""
 
     def connection_made(self, transport: Any) -> None:
-        """Count the connection, and wait for the first request."""
+        """Count the HTTP connection, and start the timeout of its first request."""
         super().connection_made(transport)
         self._address = self.client[0] if self.client else ""
         self.addresses[self._address] += 1
-        if self.addresses.total() > self.port.connections or self.addresses[self._address] > self.port.each:
+        if (
+            self.addresses.total() > self.limits.max_connections
+            or self.addresses[self._address] > self.limits.max_connections_per_address
+        ):
             transport.abort()
             return
-        self._wait()
+        self._start_header_timeout()
 
     def data_received(self, data: bytes) -> None:
-        """Wait for the rest of a head, unless it is there."""
-        if self._idle():
-            self._wait()
+        """Start or stop the timeout of an HTTP request's headers."""
+        if self._is_idle():
+            self._start_header_timeout()
         super().data_received(data)
-        if not self._idle():
-            self._stop("_cut")
+        if not self._is_idle():
+            self._stop("_header_timeout")
 
     def pause_writing(self) -> None:
-        """Wait for whoever reads an answer to go on reading."""
+        """Start the timeout of an HTTP client that stopped reading a response."""
         super().pause_writing()
-        if self._stalled is None:
-            self._stalled = self.loop.call_later(self.port.read_seconds, self.transport.abort)
+        if self._read_timeout is None:
+            self._read_timeout = self.loop.call_later(self.limits.read_seconds, self.transport.abort)
 
     def resume_writing(self) -> None:
-        """Wait no more: somebody reads."""
+        """Stop the timeout of an HTTP client that reads the response again."""
         super().resume_writing()
-        self._stop("_stalled")
+        self._stop("_read_timeout")
 
     def on_response_complete(self) -> None:
-        """What is left of an answer is read soon, or not at all: closing alone would wait for it forever."""
+        """Start the timeout of an HTTP response's remainder, since closing alone would wait without end."""
         super().on_response_complete()
-        if self.transport.is_closing() and self._stalled is None:
-            self._stalled = self.loop.call_later(self.port.read_seconds, self.transport.abort)
+        if self.transport.is_closing() and self._read_timeout is None:
+            self._read_timeout = self.loop.call_later(self.limits.read_seconds, self.transport.abort)
 
     def timeout_keep_alive_handler(self) -> None:
-        """Cut a connection on which no further request came; whatever was not read by now never will be."""
+        """Close an idle HTTP connection without a further request."""
         self.transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Wait no more, and count the connection no more."""
-        self._stop("_cut")
-        self._stop("_stalled")
+        """Stop the timeouts of an HTTP connection, and count it no longer."""
+        self._stop("_header_timeout")
+        self._stop("_read_timeout")
         self.addresses[self._address] -= 1
         if self.addresses[self._address] <= 0:
             del self.addresses[self._address]
         super().connection_lost(exc)
 
-    def _idle(self) -> bool:
+    def _is_idle(self) -> bool:
         cycle = getattr(self, "cycle", None)
         return cycle is None or cycle.response_complete
 
-    def _wait(self) -> None:
-        if self._cut is None:
-            self._cut = self.loop.call_later(self.port.head_seconds, self.transport.abort)
+    def _start_header_timeout(self) -> None:
+        if self._header_timeout is None:
+            self._header_timeout = self.loop.call_later(self.limits.header_seconds, self.transport.abort)
 
-    def _stop(self, name: Literal["_cut", "_stalled"]) -> None:
+    def _stop(self, name: Literal["_header_timeout", "_read_timeout"]) -> None:
         timer: asyncio.TimerHandle | None = getattr(self, name)
         if timer is not None:
             timer.cancel()
             setattr(self, name, None)
 
 
-class BriskLoop(asyncio.SelectorEventLoop):
-    """An event loop whose servers give a TLS handshake ten seconds; the usual minute lets strangers hold many lines."""
+class TimeoutEventLoop(asyncio.SelectorEventLoop):
+    """Event loop with a TLS handshake timeout of ten seconds instead of one minute."""
 
-    async def create_server(self, *words: Any, **more: Any) -> Any:
-        """Listen, with a limit for handshakes."""
-        if more.get("ssl") is not None:
-            more.setdefault("ssl_handshake_timeout", _HANDSHAKE_SECONDS)
-        return await super().create_server(*words, **more)
+    async def create_server(self, *arguments: Any, **options: Any) -> Any:
+        """Create an HTTP server with a timeout of the TLS handshake."""
+        if options.get("ssl") is not None:
+            options.setdefault("ssl_handshake_timeout", _HANDSHAKE_SECONDS)
+        return await super().create_server(*arguments, **options)
 
 
 def configure(
-    app: App, bounds: Port, *, backlog: int = 512, graceful: int = 30, **more: Any
+    app: App, limits: ServerLimits, *, backlog: int = 512, shutdown_seconds: int = 30, **options: Any
 ) -> uvicorn.Config:
-    """The settings of a web server that waits for nobody.
+    """Return the uvicorn configuration of an HTTP server with limits.
 
     Args:
-        app: What answers.
-        bounds: What strangers can take.
-        backlog: Connections that the system keeps until they are taken.
-        graceful: Seconds that requests under way have when the server is told to stop.
-        more: Address and certificates, as uvicorn takes them.
+        app: the ASGI application.
+        limits: the limits.
+        backlog: connections that the system queues.
+        shutdown_seconds: for running requests when the server stops.
+        options: address and certificates, as uvicorn takes them.
     """
-    protocol = type("Counted", (Impatient,), {"port": bounds, "addresses": Counter()})
+    protocol = type("LimitedProtocol", (TimeoutProtocol,), {"limits": limits, "addresses": Counter()})
     return uvicorn.Config(
         app,
         http=protocol,
-        loop="abaton.http_server:BriskLoop",
+        loop="abaton.http_server:TimeoutEventLoop",
         ws="none",
         lifespan="off",
         access_log=False,
         server_header=False,
-        timeout_keep_alive=bounds.idle_seconds,
-        timeout_graceful_shutdown=graceful,
-        h11_max_incomplete_event_size=_HEAD_BYTES,
+        timeout_keep_alive=limits.idle_seconds,
+        timeout_graceful_shutdown=shutdown_seconds,
+        h11_max_incomplete_event_size=_MAX_HEADER_BYTES,
         backlog=backlog,
-        **{"log_level": "error", "proxy_headers": False, **more},
+        **{"log_level": "error", "proxy_headers": False, **options},
     )
 
 
-class TooLarge(Exception):
-    """A body is larger than is taken."""
+class BodyTooLargeError(Exception):
+    """A body exceeds the size limit."""
 
 
-class TooSlow(Exception):
+class BodyTooSlowError(Exception):
     """A body did not arrive in time."""
 
 
-class Full(Exception):
-    """All bodies that are being read are larger together than is held."""
+class ServerBusyError(Exception):
+    """All bodies together exceed the memory limit."""
 
 
-class Gone(Exception):
-    """Whoever asked has hung up."""
+class ClientDisconnectedError(Exception):
+    """The client has disconnected."""
 
 
-class Memory:
-    """How many bytes of bodies are held at once, by everybody together.
+class BodyMemoryBudget:
+    """Memory limit for the bodies of all requests together.
 
-    >>> memory = Memory(10)
-    >>> with memory.held() as take:
-    ...     take(7)
-    >>> memory.used
+    >>> memory = BodyMemoryBudget(10)
+    >>> with memory.reservation() as reserve:
+    ...     reserve(7)
+    >>> memory.used_bytes
     0
     """
 
-    def __init__(self, most: int) -> None:
-        self.most, self.used = most, 0
+    def __init__(self, max_bytes: int) -> None:
+        self.max_bytes, self.used_bytes = max_bytes, 0
 
     @contextmanager
-    def held(self) -> Iterator[Callable[[int], None]]:
-        """Count what one request holds until it is answered."""
-        mine = 0
+    def reservation(self) -> Iterator[Callable[[int], None]]:
+        """Return a function that reserves memory for one HTTP request body until the context ends."""
+        reserved = 0
 
-        def take(size: int) -> None:
-            nonlocal mine
-            mine += size
-            self.used += size
-            if self.used > self.most:
-                raise Full
+        def reserve(size: int) -> None:
+            nonlocal reserved
+            reserved += size
+            self.used_bytes += size
+            if self.used_bytes > self.max_bytes:
+                raise ServerBusyError
 
         try:
-            yield take
+            yield reserve
         finally:
-            self.used -= mine
+            self.used_bytes -= reserved
 
 
 async def read_body(
     scope: Scope,
     receive: Receive,
     *,
-    most: int,
-    seconds: float,
-    take: Callable[[int], None] = lambda size: None,
+    max_bytes: int,
+    timeout_seconds: float,
+    reserve: Callable[[int], None] = lambda size: None,
 ) -> bytes:
-    """The body of a request, as far as it may go; one that says beforehand that it is larger is not begun.
+    """Read the body of an HTTP request within limits of size, time and memory.
 
     Args:
-        scope: The request.
-        receive: Gives the body in pieces.
-        most: The most bytes.
-        seconds: The most seconds until it is complete.
-        take: Told of every piece, and raises :class:`Full` if there is no room for it.
+        scope: the request.
+        receive: returns the body in chunks.
+        max_bytes: the size limit, also checked against the declared length.
+        timeout_seconds: until it is complete.
+        reserve: called with the size of every chunk; raises :class:`ServerBusyError` if the memory limit is exceeded.
 
     Raises:
-        TooLarge, TooSlow, Full, Gone: It was not read to its end.
+        BodyTooLargeError: It is larger than `max_bytes`.
+        BodyTooSlowError: It did not arrive in time.
+        ServerBusyError: The memory limit is exceeded.
+        ClientDisconnectedError: The client disconnected.
     """
     declared = b"".join(value for name, value in scope["headers"] if name == b"content-length")
-    if declared and (len(declared) > 15 or not declared.isdigit() or int(declared) > most):
-        raise TooLarge
-    pieces: list[bytes] = []
+    if declared and (len(declared) > 15 or not declared.isdigit() or int(declared) > max_bytes):
+        raise BodyTooLargeError
+    chunks: list[bytes] = []
     size = 0
     try:
-        async with asyncio.timeout(seconds):
+        async with asyncio.timeout(timeout_seconds):
             while True:
                 message = await receive()
                 if message["type"] != "http.request":
-                    raise Gone
-                piece = message.get("body", b"")
-                size += len(piece)
-                if size > most:
-                    raise TooLarge
-                take(len(piece))
-                pieces.append(piece)
+                    raise ClientDisconnectedError
+                chunk = message.get("body", b"")
+                size += len(chunk)
+                if size > max_bytes:
+                    raise BodyTooLargeError
+                reserve(len(chunk))
+                chunks.append(chunk)
                 if not message.get("more_body", False):
-                    return b"".join(pieces)
+                    return b"".join(chunks)
     except TimeoutError:
-        raise TooSlow from None
+        raise BodyTooSlowError from None
 
 
-def again(body: bytes) -> Receive:
-    """A body that was read, to be read once more."""
+def replay_body(body: bytes) -> Receive:
+    """Return an ASGI `receive` that returns an HTTP body that was read already."""
     messages = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def receive() -> Message:
@@ -266,35 +271,35 @@ def again(body: bytes) -> Receive:
     return receive
 
 
-def address_of(scope: Scope) -> str:
-    """Where a request comes from."""
+def client_address(scope: Scope) -> str:
+    """Return the address of an HTTP client."""
     return str((scope.get("client") or ("",))[0])
 
 
-class Rates:
-    """One bucket for everybody by name; the longest unseen are forgotten, which only ever gives them more.
+class RateLimiter:
+    """Token bucket per name; the longest unused are dropped, which only gives them more tokens.
 
     Args:
-        rate: Requests a second.
-        burst: Requests at once, after a pause.
-        tick: Seconds that only go forward.
+        rate: requests per second.
+        burst: requests at once, after a pause.
+        clock: seconds of a monotonic clock.
 
-    >>> rates = Rates(1, 2, lambda: 0.0)
-    >>> [rates.take("a") for _ in range(3)], rates.take("b")
+    >>> limiter = RateLimiter(1, 2, lambda: 0.0)
+    >>> [limiter.take("a") for _ in range(3)], limiter.take("b")
     ([0.0, 0.0, 1.0], 0.0)
     """
 
-    def __init__(self, rate: float, burst: float, tick: Callable[[], float]) -> None:
-        self.rate, self.burst, self.tick = rate, max(burst, 1.0), tick
+    def __init__(self, rate: float, burst: float, clock: Callable[[], float]) -> None:
+        self.rate, self.burst, self.clock = rate, max(burst, 1.0), clock
         self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def take(self, name: str) -> float:
-        """Take one; how many seconds to wait if there is none, else zero."""
-        now = self.tick()
-        left, since = self._buckets.pop(name, (self.burst, now))
-        left = min(self.burst, left + (now - since) * self.rate)
-        wait = 0.0 if left >= 1 else (1 - left) / self.rate
-        self._buckets[name] = (left if wait else left - 1, now)
-        if len(self._buckets) > _MOST_KNOWN:
+        """Take a token of the HTTP rate limit; return the seconds to wait if there is none, else zero."""
+        now = self.clock()
+        tokens, updated_at = self._buckets.pop(name, (self.burst, now))
+        tokens = min(self.burst, tokens + (now - updated_at) * self.rate)
+        wait = 0.0 if tokens >= 1 else (1 - tokens) / self.rate
+        self._buckets[name] = (tokens if wait else tokens - 1, now)
+        if len(self._buckets) > _MAX_BUCKETS:
             self._buckets.popitem(last=False)
         return wait

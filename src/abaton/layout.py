@@ -1,9 +1,9 @@
-"""The layout: which part of a model's flat vector is which tensor.
+"""Parameter layout: which slice of a model's flat vector is which tensor.
 
 Invariants:
-(1) tensors lie one after the other without gaps, in the order given, each in C order;
-(2) the digest depends on names, shapes, roles and order, and on nothing else;
-(3) a view shares memory with the vector: writing to one writes to the other.
+(1) tensors are contiguous in the order given, each in C order;
+(2) the digest depends only on names, shapes, roles and order;
+(3) a view shares memory with the vector.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from abaton.errors import LayoutError
 Vector = NDArray[np.float32]
 
 
-class Role(StrEnum):
-    """What a tensor does in its model; codecs treat the roles differently."""
+class TensorRole(StrEnum):
+    """Role of a tensor in its model; codecs treat the roles differently."""
 
     CONV = "conv"
     DENSE = "dense"
@@ -39,18 +39,19 @@ class Role(StrEnum):
 class Tensor:
     """One named array of a model.
 
-    >>> Tensor("conv1.weight", (32, 1, 5, 5), Role.CONV).size
+    >>> Tensor("conv1.weight", (32, 1, 5, 5), TensorRole.CONV).size
     800
     """
 
     name: str
     shape: tuple[int, ...]
-    role: Role
+    role: TensorRole
 
     def __post_init__(self) -> None:
         if not self.name or any(c in self.name for c in "\t\n\r"):
             raise LayoutError(
-                f"tensor name {self.name!r} is empty or holds a tab or a line break", remedy="rename it"
+                f"tensor name {self.name!r} is empty or contains a tab or line break",
+                remedy="rename the tensor",
             )
         if any(n < 0 for n in self.shape):
             raise LayoutError(
@@ -59,14 +60,14 @@ class Tensor:
 
     @property
     def size(self) -> int:
-        """How many numbers it holds."""
+        """Number of values of a tensor in the layout."""
         return math.prod(self.shape)
 
 
 class Layout:
-    """The ordered tensors of a model, laid over one flat float32 vector.
+    """Ordered tensors of a model in one flat float32 vector.
 
-    >>> layout = Layout([Tensor("weight", (2, 3), Role.DENSE), Tensor("bias", (2,), Role.BIAS)])
+    >>> layout = Layout([Tensor("weight", (2, 3), TensorRole.DENSE), Tensor("bias", (2,), TensorRole.BIAS)])
     >>> vector = np.arange(8, dtype=np.float32)
     >>> layout.size, layout.views(vector)["bias"].tolist()
     (8, [6.0, 7.0])
@@ -79,7 +80,7 @@ class Layout:
         for tensor in self.tensors:
             if tensor.name in self._slices:
                 raise LayoutError(
-                    f"two tensors are called '{tensor.name}'", remedy="give each tensor its own name"
+                    f"two tensors have the name '{tensor.name}'", remedy="give each tensor its own name"
                 )
             self._slices[tensor.name] = slice(end, end + tensor.size)
             end += tensor.size
@@ -87,53 +88,56 @@ class Layout:
 
     @cached_property
     def digest(self) -> str:
-        """A stable name for this layout: 64 hexadecimal digits."""
+        """Digest of the layout: names, shapes, roles and order, as 64 hexadecimal digits."""
         lines = [f"{t.name}\t{'x'.join(map(str, t.shape))}\t{t.role}" for t in self.tensors]
+        # frozen: part of the bytes
         return hashlib.blake2b("\n".join(["abaton-layout-1", *lines]).encode(), digest_size=32).hexdigest()
 
     def slice(self, name: str) -> slice:
-        """Where a tensor lies in the flat vector."""
+        """Return the slice of a tensor of the layout in the flat vector."""
         try:
             return self._slices[name]
         except KeyError:
             known = ", ".join(list(self._slices)[:8])
-            raise LayoutError(f"the model has no tensor '{name}'", remedy=f"it has {known}") from None
+            raise LayoutError(
+                f"the model has no tensor '{name}'", remedy=f"use one of its tensors: {known}"
+            ) from None
 
     def view(self, vector: Vector, name: str) -> Vector:
-        """One tensor of the vector, sharing its memory."""
+        """Return one tensor of the layout as a view of the vector."""
         shape = next(t.shape for t in self.tensors if t.name == name) if name in self._slices else ()
         return vector[self.slice(name)].reshape(shape)
 
     def views(self, vector: Vector) -> dict[str, Vector]:
-        """All tensors of the vector by name, sharing its memory."""
+        """Return all tensors of the layout by name as views of the vector."""
         return {t.name: vector[self._slices[t.name]].reshape(t.shape) for t in self.tensors}
 
     def zeros(self) -> Vector:
-        """A new vector of zeros that fits."""
+        """Return a new vector of zeros with the layout's size."""
         return np.zeros(self.size, dtype=np.float32)
 
-    def check(self, vector: NDArray[Any], *, whose: str = "vector") -> Vector:
-        """The vector itself if it fits and is finite; otherwise an error that names the tensor."""
+    def check(self, vector: NDArray[Any], *, label: str = "vector") -> Vector:
+        """Return the vector if it fits the layout and is finite; otherwise raise an error that names the tensor."""
         if not isinstance(vector, np.ndarray) or vector.ndim != 1 or vector.dtype != np.float32:
-            got = (
+            description = (
                 f"{vector.dtype}{list(vector.shape)}"
                 if isinstance(vector, np.ndarray)
                 else type(vector).__name__
             )
             raise LayoutError(
-                f"{whose} is {got}, not a flat float32 vector",
+                f"{label} is {description}, not a flat float32 vector",
                 remedy="pass a one-dimensional numpy float32 array",
             )
         if vector.size != self.size:
             raise LayoutError(
-                f"{whose} has {vector.size:,} numbers, the model has {self.size:,}",
+                f"{label} has {vector.size:,} values, the model has {self.size:,}",
                 where=f"layout {self.digest[:12]}",
-                remedy="it was made for another model: use the model and study it belongs to",
+                remedy="it belongs to another model: use the model and study of the vector",
             )
-        # A float32 sum of squares is finite unless a value is not, or is too large to train with; `vdot` never warns.
+        # A finite float32 sum of squares proves that all values are finite; `vdot` does not warn.
         if not math.isfinite(np.vdot(vector, vector)) and not np.isfinite(vector).all():
             raise LayoutError(
-                f"{whose} has a value that is not finite in tensor '{self._first_not_finite(vector)}'",
+                f"{label} has a value that is not finite in tensor '{self._first_not_finite(vector)}'",
                 remedy="lower the learning rate or clip gradients, and check the data for missing values",
             )
         return vector
@@ -155,4 +159,4 @@ class Layout:
         return hash(self.tensors)
 
     def __repr__(self) -> str:
-        return f"Layout({len(self)} tensors, {self.size:,} numbers, {self.digest[:12]})"
+        return f"Layout({len(self)} tensors, {self.size:,} values, {self.digest[:12]})"

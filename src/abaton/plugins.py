@@ -1,7 +1,7 @@
-"""Parts of your own that an installed package registers as entry points, to be named in a study document.
+"""Plugins: components that installed packages register as entry points, to be named in a study document.
 
-A study says which packages its own parts come from, and in which version; nothing else that is installed is looked at.
-Looking a name up reads the packages' metadata and runs nothing; a part's code is loaded by `Registered.load` alone.
+A study lists the packages of its plugins with their versions; other installed packages are ignored. Resolving a name
+reads only package metadata; the code of a plugin is loaded by `PluginInfo.load`.
 """
 
 from __future__ import annotations
@@ -14,118 +14,119 @@ from typing import Any
 
 from abaton.errors import SettingsError
 
-GROUPS: Mapping[str, str] = {
+ENTRY_POINT_GROUPS: Mapping[str, str] = {
     "codec": "abaton.codecs",
-    "network": "abaton.models",
-    "pacing": "abaton.pacing",
-    "robust mixing": "abaton.robust",
-    "server optimiser": "abaton.server",
-    "weighting": "abaton.weighting",
+    "model": "abaton.models",
+    "scheduler": "abaton.schedulers",
+    "robust aggregation": "abaton.robust_aggregators",
+    "server optimiser": "abaton.server_optimisers",
+    "weighting": "abaton.weightings",
 }
-"""Every kind of part that a package may register, and the group of entry points for it."""
+"""Entry point group of each kind of component that a package may register."""
 
-AT_SITES = frozenset({"codec", "network"})
-"""The kinds that run where the records are, and so need the permission of each site."""
+SITE_KINDS = frozenset({"codec", "model"})
+"""Kinds of components that run at the sites and so need the permission of each site."""
 
 
 @dataclass(frozen=True, slots=True)
-class Registered:
-    """A part that an installed package registers."""
+class PluginInfo:
+    """Component that an installed package registers."""
 
     kind: str
     name: str
     package: str
     version: str
-    entry: EntryPoint
+    entry_point: EntryPoint
 
     def load(self) -> Any:
-        """The class or function itself; this runs code of the package.
+        """Load the plugin's class or function; this executes code of its package.
 
         Raises:
             SettingsError: It cannot be loaded.
         """
         try:
-            return self.entry.load()
+            return self.entry_point.load()
         except (ImportError, AttributeError) as error:
             raise SettingsError(
                 f"the {self.kind} '{self.name}' of {self.package} {self.version} cannot be loaded",
-                where=self.entry.value,
-                remedy=f"mend the package, or install another version ({type(error).__name__})",
+                where=self.entry_point.value,
+                remedy=f"repair the package, or install another version ({type(error).__name__})",
             ) from error
 
 
-def same_package(one: str, other: str) -> bool:
-    """Whether two spellings name one package.
+def is_same_package(first: str, second: str) -> bool:
+    """Return whether two spellings name the same plugin package.
 
-    >>> same_package("My_Codecs", "my-codecs")
+    >>> is_same_package("My_Codecs", "my-codecs")
     True
     """
-    return _spelt(one) == _spelt(other)
+    return _normalise(first) == _normalise(second)
 
 
-def registered(packages: Mapping[str, str], kind: str, ours: Mapping[str, Any]) -> dict[str, Registered]:
-    """The parts of a kind that some packages have, by their names; those that are not installed so have none.
+def find_plugins(
+    packages: Mapping[str, str], kind: str, built_in: Mapping[str, Any]
+) -> dict[str, PluginInfo]:
+    """Return the plugins of a kind in these packages by name; packages in another version have none.
 
     Args:
-        packages: The packages that a study names, and the version of each.
-        kind: One of `GROUPS`.
-        ours: The parts that ship with Abaton: nobody else's may have their names.
+        packages: Versions of a study's packages by name.
+        kind: Key of `ENTRY_POINT_GROUPS`.
+        built_in: Built-in components, whose names are reserved.
 
     Raises:
-        SettingsError: A name is taken.
+        SettingsError: A name is used twice.
     """
-    found: dict[str, Registered] = {}
+    plugins: dict[str, PluginInfo] = {}
     for package, version in packages.items():
-        for part in _of(package, version, kind):
-            if part.name in ours or part.name in found:
-                whose = "Abaton's own" if part.name in ours else f"also one of {found[part.name].package}"
+        for plugin in _plugins_of(package, version, kind):
+            if plugin.name in built_in or plugin.name in plugins:
+                owner = "Abaton" if plugin.name in built_in else plugins[plugin.name].package
                 raise SettingsError(
-                    f"the package {package} calls a {kind} '{part.name}', which is {whose}",
-                    where="parts",
-                    remedy="let the package choose another name",
+                    f"the package {package} registers a {kind} '{plugin.name}', which {owner} also has",
+                    where="plugins",
+                    remedy="rename it in the package",
                 )
-            found[part.name] = part
-    return found
+            plugins[plugin.name] = plugin
+    return plugins
 
 
-def whose(kind: str, name: str) -> str:
-    """A remedy for a name that no named package has: which installed package has it, if one does."""
-    for entry in entry_points(group=GROUPS[kind], name=name):
+def plugin_hint(kind: str, name: str) -> str:
+    """Return a remedy for a name that no plugin of the study has: the installed package that has it, if any."""
+    for entry in entry_points(group=ENTRY_POINT_GROUPS[kind], name=name):
         if entry.dist is not None:
             package = entry.dist.metadata["Name"]
-            return f'{package} has one: write {package} = "{entry.dist.version}" under [learning.parts]'
-    return f"or install a package that registers it under {GROUPS[kind]}, and name it under [learning.parts]"
+            return f'{package} has one: write {package} = "{entry.dist.version}" under [learning.plugins]'
+    group = ENTRY_POINT_GROUPS[kind]
+    return f"or install a package that registers it under {group}, and add it to [learning.plugins]"
 
 
-def absent(packages: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
-    """Packages that are not installed as they are named: which, what is wrong, and what to install."""
+def missing_packages(packages: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
+    """Yield package, problem and remedy for plugin packages that are not installed in the named version."""
     for package, version in packages.items():
-        found = _installed(package)
+        installed = _find_distribution(package)
         remedy = f"install it: pip install {package}=={version}"
-        if found is None:
+        if installed is None:
             yield package, f"the package {package} {version} is not installed", remedy
-        elif found.version != version:
-            words = (
-                f"the package {package} is installed in version {found.version}, the study names {version}"
-            )
-            yield package, words, remedy
+        elif installed.version != version:
+            text = f"the package {package} is installed in version {installed.version}, the study names {version}"
+            yield package, text, remedy
 
 
-def _installed(package: str) -> Distribution | None:
+def _find_distribution(package: str) -> Distribution | None:
     try:
         return distribution(package)
     except PackageNotFoundError:
         return None
 
 
-def _of(package: str, version: str, kind: str) -> Iterator[Registered]:
-    found = _installed(package)
-    if found is None or found.version != version:
+def _plugins_of(package: str, version: str, kind: str) -> Iterator[PluginInfo]:
+    installed = _find_distribution(package)
+    if installed is None or installed.version != version:
         return
-    for entry in found.entry_points:
-        if entry.group == GROUPS[kind]:
-            yield Registered(kind, entry.name, package, version, entry)
+    for entry in installed.entry_points:
+        if entry.group == ENTRY_POINT_GROUPS[kind]:
+            yield PluginInfo(kind, entry.name, package, version, entry)
 
 
-def _spelt(package: str) -> str:
+def _normalise(package: str) -> str:
     return re.sub(r"[-_.]+", "-", package).lower()

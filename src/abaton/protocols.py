@@ -1,7 +1,7 @@
-"""Parts of your own: whether an object is a part of some kind, and what it lacks if it is none.
+"""Check of a user-defined component against its protocol.
 
-A kind of part (a model, a codec, a pacing, a weighting, a robust mix, a server optimiser) is a Protocol. Whoever
-inherits from it writes only the methods without a default; any other object with all its members is as good.
+Models, codecs, schedulers, weightings, robust aggregators and server optimisers are protocols. A subclass implements
+only the methods without a default; any other object with all members is accepted as well.
 """
 
 from __future__ import annotations
@@ -13,49 +13,52 @@ from typing import Any
 from abaton.errors import SettingsError
 
 
-def require(part: object, kind: type, *, name: str, where: str, known: str) -> None:
-    """Refuse an object that is no part of a kind, with what it lacks.
+def require_protocol(component: object, protocol: type, *, name: str, where: str, known: str) -> None:
+    """Raise a `SettingsError` for an object that does not implement a protocol, with the missing members.
 
     Args:
-        part: What was given.
-        kind: The Protocol it must keep to.
-        name: What the setting is called.
-        where: Where it was given.
-        known: What can be used instead, in words.
+        component: The object.
+        protocol: The protocol.
+        name: Name of the setting.
+        where: Location of the setting.
+        known: Text with alternatives.
 
-    >>> from abaton.codecs import Codec, Raw
-    >>> require(Raw(), Codec, name="codec", where="federation", known="a codec line")
-    >>> require(3, Codec, name="codec", where="federation", known="a codec line")  # doctest: +ELLIPSIS
+    >>> from abaton.codecs import Codec, RawCodec
+    >>> require_protocol(RawCodec(), Codec, name="codec", where="federation", known="a codec spec")
+    >>> require_protocol(3, Codec, name="codec", where="federation", known="a codec spec")  # doctest: +ELLIPSIS
     Traceback (most recent call last):
-    abaton.errors.SettingsError: codec is 3, which has no accumulator, code, ... (federation): use a codec line, or ...
+    abaton.errors.SettingsError: codec is 3, which has no accumulator, code, ... (federation): use a codec spec, or ...
     """
-    if isinstance(part, type):
-        wrong = f"a class: {part.__qualname__}() would be a part"
-        raise SettingsError(f"{name} is {part!r}, {wrong}", where=where, remedy=f"use {known}")
-    if lacks := missing(part, kind):
+    if isinstance(component, type):
         raise SettingsError(
-            f"{name} is {part!r}, which has no {', '.join(lacks)}",
+            f"{name} is the class {component.__qualname__}",
             where=where,
-            remedy=f"use {known}, or a subclass of {_path(kind)}",
+            remedy=f"use an instance such as {component.__qualname__}(), or {known}",
+        )
+    if missing := missing_members(component, protocol):
+        raise SettingsError(
+            f"{name} is {component!r}, which has no {', '.join(missing)}",
+            where=where,
+            remedy=f"use {known}, or a subclass of {_path(protocol)}",
         )
 
 
-def missing(part: object, kind: type) -> list[str]:
-    """The members of a kind that an object does not have, or whose arguments are others."""
-    found = []
-    for name, taken in _members(kind):
-        # A property is not asked for its value, which may be costly, or wrong.
-        if inspect.getattr_static(part, name, None) is None and not hasattr(part, name):
-            found.append(name)
-        elif taken is not None and not _takes(getattr(part, name), taken):
-            found.append(f"{name}({', '.join(taken)})")
-    return found
+def missing_members(component: object, protocol: type) -> list[str]:
+    """Return the members of a protocol that an object lacks, or that have other parameters."""
+    missing = []
+    for name, parameters in _members(protocol):
+        # A property is not evaluated, which may be costly or fail.
+        if inspect.getattr_static(component, name, None) is None and not hasattr(component, name):
+            missing.append(name)
+        elif parameters is not None and not _takes(getattr(component, name), parameters):
+            missing.append(f"{name}({', '.join(parameters)})")
+    return missing
 
 
 @cache
-def _members(kind: type) -> tuple[tuple[str, tuple[str, ...] | None], ...]:
-    """Each member's name, and what it is called with if it is a method."""
-    named = {**vars(kind), **getattr(kind, "__annotations__", {})}
+def _members(protocol: type) -> tuple[tuple[str, tuple[str, ...] | None], ...]:
+    """Return the name of each member of a protocol, with its parameters if it is a method."""
+    named = {**vars(protocol), **getattr(protocol, "__annotations__", {})}
     return tuple(
         (name, tuple(inspect.signature(member).parameters)[1:] if inspect.isfunction(member) else None)
         for name, member in sorted(named.items())
@@ -70,11 +73,11 @@ def _takes(method: Any, names: tuple[str, ...]) -> bool:
         inspect.signature(method).bind(*names)
     except TypeError:
         return False
-    except ValueError:  # compiled code does not tell what it takes
+    except ValueError:  # compiled code may have no signature
         return True
     return True
 
 
-def _path(kind: type) -> str:
-    """Where a kind is imported from: its room."""
-    return f"{'.'.join(kind.__module__.split('.')[:2])}.{kind.__name__}"
+def _path(protocol: type) -> str:
+    """Return the public import path of a protocol."""
+    return f"{'.'.join(protocol.__module__.split('.')[:2])}.{protocol.__name__}"

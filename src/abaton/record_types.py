@@ -1,7 +1,7 @@
-"""The stages of a record: read, consented, de-identified.
+"""Types of a record by processing stage: read, consented, de-identified.
 
-The type says how far a record has come, so that a type checker refuses a raw record where a de-identified
-one is expected. Only :mod:`abaton.deid.deidentifier` makes a :class:`Deidentified`.
+A type checker rejects a raw record where a de-identified one is expected. Only :mod:`abaton.deid.deidentifier` creates
+a :class:`DeidentifiedRecord`.
 """
 
 from __future__ import annotations
@@ -12,84 +12,84 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 Json = dict[str, Any]
-_HASH = re.compile(r"[0-9a-f]{64}")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A FHIR resource as it was read: it may hold anything."""
+    """FHIR resource as it was read, with arbitrary content."""
 
     content: Json
 
     @property
     def type(self) -> str:
-        """The resource type that the record claims to have."""
+        """Resource type that a raw record declares; empty if it has none."""
         name = self.content.get("resourceType")
         return name if isinstance(name, str) else ""
 
     def __repr__(self) -> str:
-        return "Record(…)"  # a record's content never reaches a log
+        return "Record(…)"  # the content of a record must not reach a log
 
 
-class Ground(Protocol):
-    """Why records may be used, as an audit chain holds it: a consent, a permit, or a ground that somebody answers for.
+class LegalBasis(Protocol):
+    """Legal basis for using records: a consent, a permit or a stated basis, recorded in the audit log.
 
-    Governance makes one from the chain alone (:class:`abaton.governance.audit_log.Held`).
+    Governance creates one from the audit log only (:class:`abaton.governance.audit_log.AuditedLegalBasis`).
     """
 
     @property
-    def words(self) -> str:
-        """The ground in words."""
+    def text(self) -> str:
+        """Text of the legal basis of a consented record."""
 
     @property
-    def chain(self) -> str:
-        """The hash with which the audit chain ended when it held the ground: it is told at or before that entry."""
+    def audit_hash(self) -> str:
+        """Hash of the last audit entry when the legal basis of a consented record was recorded."""
 
 
 @dataclass(frozen=True, slots=True)
-class Consented:
-    """A record that may be used for a study, and on what ground, which an audit chain holds."""
+class ConsentedRecord:
+    """Record that may be used for a study, with its audited legal basis."""
 
     record: Record
-    ground: Ground
+    legal_basis: LegalBasis
 
     def __post_init__(self) -> None:
-        _check(self.ground)
+        _check(self.legal_basis)
 
     def __repr__(self) -> str:
-        return "Consented(…)"
+        return "ConsentedRecord(…)"
 
 
 @dataclass(frozen=True, slots=True)
-class ConsentedLot:
-    """Several records that may be used for a study on one ground: the lines of a file."""
+class ConsentedBatch:
+    """Batch of records that may be used for a study on one legal basis."""
 
     contents: Sequence[Json]
-    ground: Ground
+    legal_basis: LegalBasis
 
     def __post_init__(self) -> None:
-        _check(self.ground)
+        _check(self.legal_basis)
 
     def __repr__(self) -> str:
-        return "ConsentedLot(…)"
+        return "ConsentedBatch(…)"
 
 
-def _check(ground: object) -> None:
-    """Refuse what is no ground that a chain holds, such as mere words."""
-    if not _HASH.fullmatch(str(getattr(ground, "chain", ""))):
-        raise TypeError("consented records need a ground that an audit chain holds")
+def _check(legal_basis: object) -> None:
+    """Raise a `TypeError` for a consented record whose legal basis is not in an audit log, such as a string."""
+    if not _SHA256.fullmatch(str(getattr(legal_basis, "audit_hash", ""))):
+        raise TypeError("consented records need a legal basis that is recorded in an audit log")
 
 
 @dataclass(frozen=True, slots=True)
-class Deidentified:
-    """A record after the plan: valid R4, marked, with nothing in it that no rule kept."""
+class DeidentifiedRecord:
+    """De-identified record: valid FHIR R4, labelled, with only the elements that a rule keeps."""
 
     content: Json
 
     @property
     def type(self) -> str:
-        """The resource type."""
+        """Resource type of a de-identified record."""
         return str(self.content["resourceType"])
 
     def __repr__(self) -> str:
-        return f"Deidentified({self.type})"
+        return f"DeidentifiedRecord({self.type})"

@@ -1,7 +1,7 @@
-"""Parts of a run by their names: one line such as ``adam(rate=0.02)``, and how a part is made of its settings.
+"""Component specs such as ``adam(rate=0.02)``: their grammar, and building a component from its settings.
 
-The same grammar names a codec, a network, a server optimiser, a robust mixing, a pacing and a part of the weighting, in
-a study document and on the command line. A line is read as data and never run.
+The same grammar names codecs, models, server optimisers, robust aggregators, schedulers and weightings, in a study
+document and on the command line. A spec is parsed as data and never executed.
 """
 
 from __future__ import annotations
@@ -10,11 +10,10 @@ import inspect
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from types import UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
-from abaton.errors import SettingsError
+from abaton.errors import SettingsError, did_you_mean
 
 Value = bool | int | float | str
 
@@ -22,58 +21,60 @@ _TOKEN = re.compile(
     r"\s*(?:(?P<word>[A-Za-z]\w*)|(?P<number>[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)|(?P<mark>[(),=|]))",
     re.ASCII,
 )
-_LONGEST = 400
-_KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a word"}
+_MAX_LENGTH = 400
+_TYPE_TEXTS = {bool: "true or false", int: "an integer", float: "a number", str: "text"}
 
 
 @dataclass(frozen=True, slots=True)
-class Named:
-    """A part as a line names it.
+class ComponentCall:
+    """Component of a spec.
 
     Attributes:
-        name: what it is called.
-        settings: its settings by their names.
-        numbers: numbers without a name, such as the widths of layers.
+        name: Name of the component.
+        settings: Settings by name.
+        positional: Integers without a name, such as the widths of layers.
     """
 
     name: str
     settings: Mapping[str, Value] = field(default_factory=dict)
-    numbers: tuple[int, ...] = ()
+    positional: tuple[int, ...] = ()
 
 
-class SettingError(SettingsError):
-    """A setting that a part does not have, or cannot use; `setting` is its name, empty if it is the part's own."""
+class ComponentSettingError(SettingsError):
+    """Invalid setting of a component; `setting` is its name, empty if the component itself is invalid."""
 
     def __init__(self, what: str, remedy: str, setting: str = "") -> None:
         super().__init__(what, remedy=remedy)
         self.setting = setting
 
 
-def read_line(text: str) -> list[Named]:
-    """The parts that a line names, in its order, with ``|`` between them.
+def parse_spec(text: str) -> list[ComponentCall]:
+    """Parse a component spec into its components, which are separated by ``|``.
 
-    >>> read_line("clip(norm=1.0) | mlp(16, 8)")
-    [Named(name='clip', settings={'norm': 1.0}, numbers=()), Named(name='mlp', settings={}, numbers=(16, 8))]
+    >>> [call.name for call in parse_spec("clip(norm=1.0) | mlp(16, 8)")]
+    ['clip', 'mlp']
+    >>> parse_spec("mlp(16, 8)")
+    [ComponentCall(name='mlp', settings={}, positional=(16, 8))]
     """
-    if len(text) > _LONGEST:
-        raise SettingsError(f"the line has {len(text)} characters", remedy=f"use at most {_LONGEST}")
-    return _Line(text).parts()
+    if len(text) > _MAX_LENGTH:
+        raise SettingsError(f"the spec has {len(text)} characters", remedy=f"use at most {_MAX_LENGTH}")
+    return _SpecParser(text).parse()
 
 
-def read_part(text: str) -> Named:
-    """The one part that a line names.
+def parse_component(text: str) -> ComponentCall:
+    """Parse a component spec with exactly one component.
 
-    >>> read_part("krum(liars=1)").settings
-    {'liars': 1}
+    >>> parse_component("krum(byzantine=1)").settings
+    {'byzantine': 1}
     """
-    parts = read_line(text)
-    if len(parts) > 1:
-        raise SettingsError(f"the line names {len(parts)} parts", remedy="name one")
-    return parts[0]
+    components = parse_spec(text)
+    if len(components) > 1:
+        raise SettingsError(f"the spec has {len(components)} components", remedy="use one")
+    return components[0]
 
 
-class _Line:
-    """The words, numbers and marks of a line, taken one after the other."""
+class _SpecParser:
+    """Recursive-descent parser of a spec."""
 
     def __init__(self, text: str) -> None:
         self.tokens: list[tuple[str, str]] = []
@@ -81,141 +82,149 @@ class _Line:
         while end < len(text):
             match = _TOKEN.match(text, end)
             if match is None:
-                raise _unreadable(f"'{text[end]}' at character {end + 1}")
+                raise _syntax_error(f"'{text[end]}' at character {end + 1}")
             self.tokens.append((match.lastgroup or "", match[match.lastgroup or 0]))
             end = match.end()
         self.tokens.append(("end", ""))
-        self.at = 0
+        self.position = 0
 
-    def parts(self) -> list[Named]:
-        """Each name with its settings."""
-        found = [self._part()]
+    def parse(self) -> list[ComponentCall]:
+        """Return the components of a parsed spec with their settings."""
+        components = [self._component()]
         while self._take("|"):
-            found.append(self._part())
-        if self.tokens[self.at][0] != "end":
-            raise _unreadable(f"'{self.tokens[self.at][1]}'")
-        return found
+            components.append(self._component())
+        if self.tokens[self.position][0] != "end":
+            raise _syntax_error(f"'{self.tokens[self.position][1]}'")
+        return components
 
-    def _part(self) -> Named:
+    def _component(self) -> ComponentCall:
         name, settings, numbers = self._word(), dict[str, Value](), list[int]()
         if self._take("(") and not self._take(")"):
             self._setting(name, settings, numbers)
             while self._take(","):
                 self._setting(name, settings, numbers)
             if not self._take(")"):
-                raise _unreadable(f"no ')' after the settings of {name}")
-        return Named(name, settings, tuple(numbers))
+                raise _syntax_error(f"no ')' after the settings of {name}")
+        return ComponentCall(name, settings, tuple(numbers))
 
     def _setting(self, name: str, settings: dict[str, Value], numbers: list[int]) -> None:
-        kind, token = self.tokens[self.at]
+        kind, token = self.tokens[self.position]
         if kind == "number" and token.isdigit() and not settings:
             numbers.append(int(token))
-            self.at += 1
+            self.position += 1
             return
-        if kind != "end" and self.tokens[self.at + 1][1] != "=":
-            raise SettingsError(
-                f"{name} has a setting without a name", remedy="write settings as sparsity=0.01"
-            )
+        if kind != "end" and self.tokens[self.position + 1][1] != "=":
+            raise SettingsError(f"{name} has a setting without a name", remedy="write settings as name=value")
         key = self._word()
         if key in settings:
             raise SettingsError(f"{name} has '{key}' twice", remedy="give each setting once")
-        self.at += 1
-        kind, token = self.tokens[self.at]
+        self.position += 1
+        kind, token = self.tokens[self.position]
         if kind not in ("word", "number"):
-            raise _unreadable(f"no value for '{key}'")
-        self.at += 1
+            raise _syntax_error(f"no value for '{key}'")
+        self.position += 1
         settings[key] = (
             token if kind == "word" else float(token) if re.search(r"[.eE]", token) else int(token)
         )
 
     def _word(self) -> str:
-        kind, token = self.tokens[self.at]
+        kind, token = self.tokens[self.position]
         if kind != "word":
-            raise _unreadable(f"'{token}' where a name was expected" if token else "it ends too early")
-        self.at += 1
+            raise _syntax_error(f"'{token}' where a name was expected" if token else "it ends too early")
+        self.position += 1
         return token
 
     def _take(self, mark: str) -> bool:
-        if self.tokens[self.at] != ("mark", mark):
+        if self.tokens[self.position] != ("mark", mark):
             return False
-        self.at += 1
+        self.position += 1
         return True
 
 
-def find(kind: str, name: str, known: Mapping[str, Any]) -> Any:
-    """What a name stands for.
+def resolve_name(kind: str, name: str, known: Mapping[str, Any]) -> Any:
+    """Return the component that a spec names; raise a `ComponentSettingError` with the closest name otherwise.
 
-    >>> find("server optimiser", "adm", {"plain": 1, "adam": 2})
+    >>> resolve_name("server optimiser", "adm", {"sgd": 1, "adam": 2})
     Traceback (most recent call last):
-    abaton.specs.SettingError: there is no server optimiser 'adm': did you mean 'adam'? choose one of plain, adam
+    abaton.specs.ComponentSettingError: there is no server optimiser 'adm': did you mean 'adam'? use one of sgd, adam
     """
     if name not in known:
-        close = get_close_matches(name, known, n=1)
-        guess = f"did you mean '{close[0]}'? " if close else ""
-        choose = f"{guess}choose one of {', '.join(known)}" if known else f"none ships as a {kind} by name"
-        raise SettingError(f"there is no {kind} '{name}'", choose)
+        names = f"{did_you_mean(name, known)} use one of {', '.join(known)}".strip()
+        remedy = names if known else f"Abaton has no built-in {kind}"
+        raise ComponentSettingError(f"there is no {kind} '{name}'", remedy)
     return known[name]
 
 
-def make(name: str, part: Callable[..., Any], given: Mapping[str, Value], /, **rest: Any) -> Any:
-    """A part with its settings; what it does not know, lacks or cannot take is refused by the setting's name.
+def build_component(
+    name: str, component: Callable[..., Any], settings: Mapping[str, Value], /, **extra: Any
+) -> Any:
+    """Build a component from the settings of its spec; raise a `ComponentSettingError` for invalid ones.
 
     Args:
-        name: what the part is called, for the words.
-        part: a class or a function; its parameters are the settings.
-        given: the settings.
-        rest: what whoever makes it adds; no setting.
+        name: Name of the component, for errors.
+        component: Class or function whose parameters are the settings.
+        settings: The settings.
+        extra: Further arguments that are not settings.
 
     >>> from abaton.controller import Krum
-    >>> make("krum", Krum, {"liars": 2})
-    Krum(liars=2, keep=1)
-    >>> make("krum", Krum, {"lairs": 2})
+    >>> build_component("krum", Krum, {"byzantine": 2})
+    Krum(byzantine=2, keep=1)
+    >>> build_component("krum", Krum, {"bizantine": 2})
     Traceback (most recent call last):
-    abaton.specs.SettingError: krum has no setting 'lairs': its settings are liars, keep
+    abaton.specs.ComponentSettingError: krum has no setting 'bizantine': its settings are byzantine, keep
     """
-    known = settings_of(part)
-    own = {key: each for key, each in known.items() if key not in rest}
-    remedy = f"its settings are {', '.join(own)}" if own else "it has no settings"
-    if strange := next((key for key in given if key not in own), None):
-        raise SettingError(f"{name} has no setting '{strange}'", remedy, strange)
-    for key, each in own.items():
-        if key not in given and each.default is inspect.Parameter.empty:
-            raise SettingError(f"{name} needs '{key}'", remedy)
-    hints = _hints(part)
-    taken = {key: _taken(name, key, value, hints.get(key)) for key, value in given.items()}
-    return part(**taken, **{key: value for key, value in rest.items() if key in known})
+    parameters = component_parameters(component)
+    accepted = {key: parameter for key, parameter in parameters.items() if key not in extra}
+    remedy = f"its settings are {', '.join(accepted)}" if accepted else "it has no settings"
+    if unknown := next((key for key in settings if key not in accepted), None):
+        raise ComponentSettingError(f"{name} has no setting '{unknown}'", remedy, unknown)
+    for key, parameter in accepted.items():
+        if key not in settings and parameter.default is inspect.Parameter.empty:
+            raise ComponentSettingError(f"{name} needs '{key}'", remedy)
+    hints = _hints(component)
+    arguments = {key: _convert(name, key, value, hints.get(key)) for key, value in settings.items()}
+    return component(**arguments, **{key: value for key, value in extra.items() if key in parameters})
 
 
-def settings_of(part: Callable[..., Any]) -> dict[str, inspect.Parameter]:
-    """The settings of a part: the parameters of the class or function that makes it."""
+def component_parameters(component: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+    """Return the settings that a component's spec may have: the parameters of its class or function."""
     kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    return {key: each for key, each in inspect.signature(part).parameters.items() if each.kind in kinds}
+    return {
+        key: parameter
+        for key, parameter in inspect.signature(component).parameters.items()
+        if parameter.kind in kinds
+    }
 
 
-def _hints(part: Callable[..., Any]) -> dict[str, Any]:
+def _hints(component: Callable[..., Any]) -> dict[str, Any]:
     try:
-        return get_type_hints(vars(part).get("__init__", part) if isinstance(part, type) else part)
-    except (NameError, TypeError):  # a hint that is only there for a checker tells nothing here
+        return get_type_hints(
+            vars(component).get("__init__", component) if isinstance(component, type) else component
+        )
+    except (NameError, TypeError):  # hints under TYPE_CHECKING cannot be resolved
         return {}
 
 
-def _taken(name: str, key: str, value: Value, hint: Any) -> Value:
-    """A value as the part wants it: a whole number may stand for a number, `true` in a line for a truth value."""
-    either = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
-    kinds = [each for each in either if each is not type(None)]
-    if not all(each in _KINDS for each in kinds):
-        return value  # the part itself says what it takes
-    if bool in kinds and value in ("true", "false"):
+def _convert(name: str, key: str, value: Value, hint: Any) -> Value:
+    """Convert a spec's value to the parameter's type: an integer to a float, `true` and `false` to a boolean."""
+    alternatives = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+    types = [accepted for accepted in alternatives if accepted is not type(None)]
+    if not all(accepted in _TYPE_TEXTS for accepted in types):
+        return value  # the component checks it
+    if bool in types and value in ("true", "false"):
         return value == "true"
-    if float in kinds and type(value) is int:
+    if float in types and type(value) is int:
         return float(value)
-    if type(value) in kinds:
+    if type(value) in types:
         return value
-    wanted = " or ".join(_KINDS[each] for each in kinds)
-    raise SettingError(f"{key}={value} is not {wanted}", f"give {key} of {name} {wanted}", key)
+    expected = " or ".join(_TYPE_TEXTS[accepted] for accepted in types)
+    raise ComponentSettingError(
+        f"{key}={value} is not {expected}", f"use {expected} for {key} of {name}", key
+    )
 
 
-def _unreadable(what: str) -> SettingsError:
+def _syntax_error(what: str) -> SettingsError:
     return SettingsError(
-        f"the line cannot be read: {what}", remedy="write it as stc(sparsity=0.01), steps in front with |"
+        f"the spec is invalid: {what}",
+        remedy="write it as stc(sparsity=0.01), with transforms before it and |",
     )

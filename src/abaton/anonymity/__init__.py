@@ -1,7 +1,7 @@
-"""Anonymity of the whole: how well each person hides in a table, and how to make them hide better.
+"""Anonymity of tables: metrics, k-anonymity, l-diversity and t-closeness, for one site and for several.
 
-Settings need pydantic only; everything that counts is loaded when first asked for, so that reading a
-study document needs neither numpy nor polars.
+Settings need pydantic only; the other modules are imported on first use, so that reading a study document needs neither
+numpy nor polars.
 """
 
 from __future__ import annotations
@@ -13,40 +13,40 @@ from abaton.anonymity.settings import (
     AnonymitySettings,
     BandHierarchy,
     BinHierarchy,
-    Closeness,
     DateHierarchy,
-    Diversity,
     FileHierarchy,
     FlatHierarchy,
+    LDiversity,
     PrefixHierarchy,
     QuasiIdentifier,
-    Sensitive,
+    SensitiveAttribute,
     TableHierarchy,
+    TCloseness,
 )
 from abaton.anonymity.settings_reader import read_settings, settings_from, table_from
 
 if TYPE_CHECKING:
-    from abaton.anonymity.api import Anonymised as Anonymised
-    from abaton.anonymity.api import Outcome as Outcome
+    from abaton.anonymity.api import AnonymisationResult as AnonymisationResult
+    from abaton.anonymity.api import TableExamination as TableExamination
     from abaton.anonymity.api import anonymise as anonymise
     from abaton.anonymity.api import examine as examine
     from abaton.anonymity.release import make_release as make_release
     from abaton.anonymity.table_encoding import encode as encode
 
 __all__ = [
-    "Anonymised",
+    "AnonymisationResult",
     "AnonymitySettings",
     "BandHierarchy",
     "BinHierarchy",
-    "Closeness",
     "DateHierarchy",
-    "Diversity",
     "FileHierarchy",
     "FlatHierarchy",
-    "Outcome",
+    "LDiversity",
     "PrefixHierarchy",
     "QuasiIdentifier",
-    "Sensitive",
+    "SensitiveAttribute",
+    "TCloseness",
+    "TableExamination",
     "TableHierarchy",
     "anonymise",
     "encode",
@@ -57,9 +57,9 @@ __all__ = [
     "table_from",
 ]
 
-_LATER = {
-    "Anonymised": "abaton.anonymity.api",
-    "Outcome": "abaton.anonymity.api",
+_LAZY = {
+    "AnonymisationResult": "abaton.anonymity.api",
+    "TableExamination": "abaton.anonymity.api",
     "anonymise": "abaton.anonymity.api",
     "encode": "abaton.anonymity.table_encoding",
     "examine": "abaton.anonymity.api",
@@ -68,7 +68,7 @@ _LATER = {
 
 
 def __getattr__(name: str) -> Any:
-    """Load the counting parts when they are first asked for."""
-    if name not in _LATER:
+    """Import a module of the anonymity package on first use of its names."""
+    if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_LATER[name]), name)
+    return getattr(import_module(_LAZY[name]), name)

@@ -1,9 +1,4 @@
-"""One call from a table to an anonymous table.
-
-One table examined: what it is like, what it would become, and both in numbers.
-
-Tables of any make: polars, pandas, Arrow, lists of rows, columns by name, or a file; told back in the same make.
-"""
+"""Public API: measure and anonymise a table of any format (polars, pandas, Arrow, rows, columns or a file)."""
 
 from __future__ import annotations
 
@@ -16,109 +11,109 @@ from typing import Any
 
 import polars as pl
 
-from abaton.anonymity.equivalence_classes import Table
-from abaton.anonymity.release import Release, as_is, make_release
-from abaton.anonymity.risk_metrics import Measured, levels, measure
+from abaton.anonymity.equivalence_classes import EncodedTable
+from abaton.anonymity.release import TableRelease, make_release, release_unchanged
+from abaton.anonymity.risk_metrics import AnonymityMetrics, compute_metrics, describe_levels
 from abaton.anonymity.settings import AnonymitySettings
 from abaton.anonymity.settings_reader import read_settings, settings_from, table_from
 from abaton.anonymity.table_encoding import encode
 from abaton.anonymity.table_files import recoded_frame
-from abaton.errors import Refused, SettingsError
+from abaton.errors import RefusedError, SettingsError
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Outcome:
-    """A table before and after.
+class TableExamination:
+    """Table before and after anonymisation.
 
     Attributes:
-        settings: What the study asks.
-        table: The table, counted.
-        before: Measures of the table as it is.
-        shown: What may be shown of it; ``None`` if nothing may.
-        after: Measures of that.
-        refusal: Why nothing may be shown.
+        settings: the study's settings.
+        table: the encoded table.
+        before: metrics of the original table.
+        release: the releasable table; ``None`` if there is none.
+        after: metrics of the release.
+        refusal: why there is no release.
     """
 
     settings: AnonymitySettings
-    table: Table
-    before: Measured
-    shown: Release | None = None
-    after: Measured | None = None
-    refusal: Refused | None = None
+    table: EncodedTable
+    before: AnonymityMetrics
+    release: TableRelease | None = None
+    after: AnonymityMetrics | None = None
+    refusal: RefusedError | None = None
 
     def row(self) -> dict[str, Any]:
-        """The examination as plain values: numbers and column names, no cell of the table."""
-        shown, after = self.shown, self.after
+        """Return the examination of a table's anonymity as JSON values, without any cell of the table."""
+        release, after = self.release, self.after
         return {
-            "asked": {
+            "settings": {
                 "k": self.settings.k,
                 "suppression_limit": self.settings.suppression_limit,
-                "local_floor": self.settings.local_floor,
+                "min_cell_count": self.settings.min_cell_count,
                 "method": self.settings.method,
                 "population": self.settings.population,
                 "sampling_fraction": self.settings.sampling_fraction,
                 "subject": self.settings.subject,
-                "rows_are_people": self.settings.rows_are_people,
+                "one_row_per_subject": self.settings.one_row_per_subject,
                 "sensitive": [asdict(column) for column in self.settings.sensitive],
             },
-            "method": None if shown is None else shown.method,
-            "node": None if shown is None or shown.node is None else list(shown.node),
+            "method": None if release is None else release.method,
+            "node": None if release is None or release.node is None else list(release.node),
             "loss": None if after is None else after.utility.loss,
             "suppressed": None if after is None else after.suppressed,
-            "quasi_identifiers": levels(self.table, shown or as_is(self.table)),
+            "quasi_identifiers": describe_levels(self.table, release or release_unchanged(self.table)),
             "before": self.before.row(),
             "after": None if after is None else after.row(),
-            "nodes": 0 if shown is None else shown.nodes,
-            "evaluated": 0 if shown is None else shown.evaluated,
+            "nodes": 0 if release is None else release.nodes,
+            "evaluated": 0 if release is None else release.evaluated,
         }
 
 
 def examine(
     frame: pl.LazyFrame | pl.DataFrame, settings: AnonymitySettings, *, folder: Path = Path()
-) -> Outcome:
-    """Measure a table and find what may be shown of it.
+) -> TableExamination:
+    """Examine the anonymity of a table and find a release that satisfies the settings.
 
     Args:
-        frame: The table.
-        settings: What the study asks.
-        folder: Where hierarchy files lie: beside the study document.
+        frame: the table.
+        settings: the study's settings.
+        folder: the folder of hierarchy files, that of the study document.
 
     Returns:
-        Both states in numbers; a table of which nothing may be shown comes back with the refusal.
+        Metrics before and after; with the refusal if no release is possible.
 
     >>> import polars as pl
     >>> from abaton.anonymity import BinHierarchy, QuasiIdentifier
     >>> ages = pl.DataFrame({"age": [31, 33, 36, 38, 52, 57]})
     >>> quasi = (QuasiIdentifier("age", BinHierarchy((5.0, 10.0))),)
-    >>> asked = AnonymitySettings(quasi, k=2, rows_are_people=True)
-    >>> made = examine(ages, asked)
-    >>> made.before.k, made.after.k, made.shown.node, made.shown.names
+    >>> settings = AnonymitySettings(quasi, k=2, one_row_per_subject=True)
+    >>> examination = examine(ages, settings)
+    >>> examination.before.k, examination.after.k, examination.release.node, examination.release.names
     (1, 2, (2,), (('30-39', '50-59'),))
     """
     table = encode(frame, settings, folder=folder)
-    before = measure(table, as_is(table), settings)
+    before = compute_metrics(table, release_unchanged(table), settings)
     try:
-        shown = make_release(table, settings)
-    except Refused as refusal:
-        return Outcome(settings, table, before, refusal=refusal)
-    return Outcome(settings, table, before, shown, measure(table, shown, settings))
+        release = make_release(table, settings)
+    except RefusedError as refusal:
+        return TableExamination(settings, table, before, refusal=refusal)
+    return TableExamination(settings, table, before, release, compute_metrics(table, release, settings))
 
 
-Back = Callable[[pl.DataFrame], Any]
+ConvertBack = Callable[[pl.DataFrame], Any]
 
 
-def taken(table: Any) -> tuple[pl.LazyFrame, Back]:
-    """A table as polars knows it, and how to give a table back in the make it came in.
+def to_polars(table: Any) -> tuple[pl.LazyFrame, ConvertBack]:
+    """Convert a table to anonymise (pandas, Arrow, rows, file) to polars; also return the conversion back.
 
     Args:
-        table: A polars frame; a pandas or Arrow table, or anything else with the dataframe interchange; a list of rows
-            (a dict each); a dict of columns; or the path of a CSV, TSV, Parquet or NDJSON file. A file, and a make
-            that nobody knows here, come back as a polars frame.
+        table: a polars frame; a pandas or Arrow table, or another one with the dataframe interchange; a list of rows
+            (dicts); a dict of columns; or the path of a CSV, TSV, Parquet or NDJSON file. Files and unknown types are
+            converted back to a polars frame.
 
     Raises:
-        SettingsError: It is none of these, or its rows are not alike.
+        SettingsError: It is none of these, or its rows differ in structure.
 
-    >>> frame, back = taken([{"age": 31}, {"age": 34}])
+    >>> frame, back = to_polars([{"age": 31}, {"age": 34}])
     >>> back(frame.collect())
     [{'age': 31}, {'age': 34}]
     """
@@ -127,19 +122,19 @@ def taken(table: Any) -> tuple[pl.LazyFrame, Back]:
     if isinstance(table, str | PathLike):
         from abaton.anonymity.table_files import scan
 
-        return scan(Path(table)), _same
+        return scan(Path(table)), _identity
     try:
-        return _frame(table).lazy(), _back(table)
+        return _to_frame(table).lazy(), _converter_back(table)
     except (pl.exceptions.PolarsError, TypeError, ValueError, OverflowError):
-        # The reason is not passed on: it quotes cells.
+        # The reason is not forwarded, because it quotes cells.
         raise SettingsError(
             "the table cannot be read",
             where=type(table).__name__,
-            remedy="give a polars, pandas or Arrow table, a list of dicts or a dict of lists, all rows alike",
+            remedy="give a polars, pandas or Arrow table, or a list of dicts or a dict of lists with equal rows",
         ) from None
 
 
-def _frame(table: Any) -> pl.DataFrame:
+def _to_frame(table: Any) -> pl.DataFrame:
     if isinstance(table, pl.DataFrame):
         return table
     if isinstance(table, Mapping):
@@ -153,50 +148,49 @@ def _frame(table: Any) -> pl.DataFrame:
     raise TypeError
 
 
-def _back(table: Any) -> Back:
-    make = type(table).__module__.partition(".")[0]
+def _converter_back(table: Any) -> ConvertBack:
+    library = type(table).__module__.partition(".")[0]
     if isinstance(table, Mapping):
-        return lambda made: made.to_dict(as_series=False)
+        return lambda frame: frame.to_dict(as_series=False)
     if isinstance(table, Sequence):
         return pl.DataFrame.to_dicts
-    if make == "pandas":
-        return lambda made: import_module("pandas").DataFrame(made.to_dict(as_series=False))
-    if make == "pyarrow":
-        return lambda made: import_module("pyarrow").table(made)
-    return _same
+    if library == "pandas":
+        return lambda frame: import_module("pandas").DataFrame(frame.to_dict(as_series=False))
+    if library == "pyarrow":
+        return lambda frame: import_module("pyarrow").table(frame)
+    return _identity
 
 
-def _same(made: pl.DataFrame) -> pl.DataFrame:
-    return made
+def _identity(frame: pl.DataFrame) -> pl.DataFrame:
+    return frame
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Anonymised:
-    """A table in which everybody hides, and what it cost.
+class AnonymisationResult:
+    """Anonymised table with its metrics.
 
     Attributes:
-        table: The released table, in the make that was given.
-        outcome: The table before and after in numbers; ``outcome.row()`` is what the privacy report takes.
+        table: the released table, in the format of the input.
+        outcome: the examination; ``outcome.row()`` is the input of the privacy report.
     """
 
     table: Any
-    outcome: Outcome
+    outcome: TableExamination
 
     @property
-    def before(self) -> Measured:
-        """What the table was like."""
+    def before(self) -> AnonymityMetrics:
+        """Anonymity metrics of the original table."""
         return self.outcome.before
 
     @property
-    def after(self) -> Measured:
-        """What the released table is like."""
+    def after(self) -> AnonymityMetrics:
+        """Anonymity metrics of the anonymised table."""
         assert self.outcome.after is not None
         return self.outcome.after
 
     def __repr__(self) -> str:
-        return (
-            f"Anonymised(k={self.after.k}, people={self.after.people}, left out={self.after.people_left_out})"
-        )
+        counts = f"subjects={self.after.subjects}, suppressed_subjects={self.after.suppressed_subjects}"
+        return f"AnonymisationResult(k={self.after.k}, {counts})"
 
 
 def anonymise(
@@ -207,53 +201,57 @@ def anonymise(
     study: AnonymitySettings | str | PathLike[str] | None = None,
     folder: str | PathLike[str] | None = None,
     **settings: Any,
-) -> Anonymised:
-    """Make a table anonymous: everybody in it hides among at least k people.
+) -> AnonymisationResult:
+    """Return a k-anonymous version of a table, the public function.
 
     Args:
-        table: A polars, pandas or Arrow table, a list of dicts, a dict of lists, or a file.
-        quasi_identifiers: The columns that recognise a person together, each with its hierarchy (or none), as the
-            study document writes them; or a list of columns.
-        subject: The column that says whose record a row is. Without it, say ``rows_are_people=True``.
-        study: Settings to begin with: the path of a study document with ``[privacy.anonymity]``, or the settings.
-        folder: Where files of hierarchies lie; beside the study document if not given.
-        **settings: Further keys of ``[privacy.anonymity]``: ``k``, ``sensitive``, ``suppression_limit``, ``method``,
-            ``keep``, ``missing``, ``population``, ``sampling_fraction``, ``rows_are_people``.
+        table: a polars, pandas or Arrow table, a list of dicts, a dict of lists, or a file.
+        quasi_identifiers: the columns that identify a subject in combination, each with its hierarchy (or none), as
+            in the study document; or a list of columns.
+        subject: the column that identifies the subject of a row. Without it, set ``one_row_per_subject=True``.
+        study: base settings: the path of a study document with ``[privacy.anonymity]``, or the settings.
+        folder: the folder of hierarchy files; by default that of the study document.
+        **settings: further keys of ``[privacy.anonymity]``: ``k``, ``sensitive``, ``suppression_limit``, ``method``,
+            ``passthrough_columns``, ``missing_values``, ``population``, ``sampling_fraction``, ``one_row_per_subject``.
 
     Returns:
-        The released table and its measures.
+        The released table and its metrics.
 
     Raises:
-        SettingsError: A key or a column is not known (the nearest one is named), or it is not said who is who.
-        Refused: The anonymity that is asked for cannot be reached.
+        SettingsError: A key or column is unknown (the closest one is named), or the subject of a row is not specified.
+        RefusedError: The required anonymity cannot be reached.
 
-    >>> stays = [{"patient": who, "age": age, "ill": ill} for who, age, ill in
+    >>> stays = [{"patient": patient, "age": age, "diagnosis": diagnosis} for patient, age, diagnosis in
     ...          [("a", 31, "x"), ("a", 32, "y"), ("b", 36, "x"), ("c", 38, "y"), ("d", 34, "x")]]
-    >>> made = anonymise(stays, {"age": {"bins": [5, 10]}}, subject="patient", k=3, keep=["ill"])
-    >>> made.table[0], made.before.k, made.after.k
-    ({'age': '30-39', 'ill': 'x'}, 1, 4)
+    >>> result = anonymise(
+    ...     stays, {"age": {"bins": [5, 10]}}, subject="patient", k=3, passthrough_columns=["diagnosis"]
+    ... )
+    >>> result.table[0], result.before.k, result.after.k
+    ({'age': '30-39', 'diagnosis': 'x'}, 1, 4)
     """
-    given = {"quasi_identifiers": quasi_identifiers, "subject": subject, **settings}
-    wanted = _settings(study, {key: value for key, value in given.items() if value is not None})
+    overrides = {"quasi_identifiers": quasi_identifiers, "subject": subject, **settings}
+    effective = _settings(study, {key: value for key, value in overrides.items() if value is not None})
     if folder is None:
         folder = Path(study).parent if isinstance(study, str | PathLike) else Path()
-    frame, back = taken(table)
-    outcome = examine(frame, wanted, folder=Path(folder))
+    frame, back = to_polars(table)
+    outcome = examine(frame, effective, folder=Path(folder))
     if outcome.refusal is not None:
         raise outcome.refusal
-    assert outcome.shown is not None
-    return Anonymised(back(recoded_frame(frame, outcome.table, outcome.shown, wanted).collect()), outcome)
+    assert outcome.release is not None
+    return AnonymisationResult(
+        back(recoded_frame(frame, outcome.table, outcome.release, effective).collect()), outcome
+    )
 
 
 def _settings(
     study: AnonymitySettings | str | PathLike[str] | None, given: dict[str, Any]
 ) -> AnonymitySettings:
-    """The study's settings, if there are any, with what was given in their place."""
+    """Return the study's anonymity settings, overridden by the arguments of `anonymise`."""
     table: dict[str, Any] = {}
     if study is not None:
         table = table_from(study if isinstance(study, AnonymitySettings) else read_settings(Path(study)))
-    if "subject" in given or "rows_are_people" in given:
-        table = {key: table[key] for key in table if key not in ("subject", "rows_are_people")}
+    if "subject" in given or "one_row_per_subject" in given:
+        table = {key: table[key] for key in table if key not in ("subject", "one_row_per_subject")}
     if "quasi_identifiers" in given:
         given["quasi_identifiers"] = _columns(
             given["quasi_identifiers"], lambda spec: {"hierarchy": spec or {}}
@@ -263,10 +261,10 @@ def _settings(
     return settings_from({**table, **given}, where="anonymise")
 
 
-def _columns(given: Any, about: Callable[[Any], Any]) -> Any:
-    """Columns by name, or in a list, as the study document lists them."""
-    if isinstance(given, Mapping):
-        return [{"column": name, **about(each)} for name, each in given.items()]
-    if isinstance(given, Sequence) and not isinstance(given, str):
-        return [{"column": each} if isinstance(each, str) else each for each in given]
-    return given
+def _columns(columns: Any, to_keys: Callable[[Any], Any]) -> Any:
+    """Return the columns given to `anonymise`, by name or in a list, in the format of the study document."""
+    if isinstance(columns, Mapping):
+        return [{"column": name, **to_keys(options)} for name, options in columns.items()]
+    if isinstance(columns, Sequence) and not isinstance(columns, str):
+        return [{"column": column} if isinstance(column, str) else column for column in columns]
+    return columns

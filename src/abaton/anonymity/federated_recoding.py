@@ -1,15 +1,15 @@
-"""Anonymity over several sites: they share counts of names, never records, and k holds over all of them.
+"""Federated recoding: k-anonymity over several sites that share generalised histograms and never records.
 
-Steps: every site counts its records on the finest levels that it can afford to tell of (:func:`site_histogram`) and
-tells what may leave (:func:`~abaton.disclosure.histograms.leaving`); a coordinator finds the best node over the
-sum, on levels that all have told (:func:`choose`); every site shows its records on that node (:func:`show`). A class
-counts a site's people only where the site itself has at least the floor of them, so nobody is shown as their
-hospital's only one. All functions are pure; :meth:`Histogram.row` and :meth:`Choice.row` are what travels.
+Steps: every site counts its records on the finest levels that it may release (:func:`site_histogram`) and suppresses
+small cells (:func:`~abaton.disclosure.histograms.suppress_histogram`); a coordinator finds the best node over the
+sum, on levels that all sites released (:func:`choose_recoding`); every site recodes its records to that node
+(:func:`apply_recoding`). A class counts a site's subjects only where the site itself has at least `min_cell_count` of
+them. All functions are pure; :meth:`CombinationHistogram.row` and :meth:`RecodingChoice.row` are the messages.
 
-Counts cannot tell whether two combinations are of the same person. So a site counts everybody in one combination only,
-and what sums up to k in a class is never more than the people who are in it. The sensitive values are those of people
-with one combination and one value; of the others only the number is told, and the worst assumed. People of different
-sites are taken for different people.
+Counts do not show whether two combinations belong to the same subject. So a site counts each subject in one combination
+only, and the sum of a class never exceeds the subjects in it. Sensitive values are those of subjects with one
+combination and one value; of the others only the number is released, and the worst case is assumed. Subjects of
+different sites are assumed to be different persons.
 """
 
 from __future__ import annotations
@@ -21,117 +21,117 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from abaton.anonymity.equivalence_classes import People, SensitiveCounts, Table, sizes
-from abaton.anonymity.hierarchies import Label, Ladder, by_name, ladder_of
-from abaton.anonymity.lattice import Node, optimum
-from abaton.anonymity.privacy_models import class_counts, only
-from abaton.anonymity.release import Release, recoded_as
-from abaton.anonymity.settings import AnonymitySettings, Sensitive
+from abaton.anonymity.equivalence_classes import EncodedTable, SensitiveCounts, SubjectIndex, class_sizes
+from abaton.anonymity.hierarchies import Hierarchy, Label, chain_sort_key, hierarchy_from_chains
+from abaton.anonymity.lattice import Node, optimal_node
+from abaton.anonymity.privacy_models import class_counts, restrict_to
+from abaton.anonymity.release import TableRelease, release_levels
+from abaton.anonymity.settings import AnonymitySettings, SensitiveAttribute
 from abaton.anonymity.table_encoding import ordered_values
-from abaton.errors import Refused, SettingsError
+from abaton.errors import RefusedError, SettingsError
 
 Names = tuple[Label, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """What one site shares of a sensitive column.
+class SensitiveShare:
+    """Released counts of one sensitive column of a site.
 
     Attributes:
-        values: The values that occur.
-        triples: Combination, value, and how many people have nothing else.
-        unsure: Per combination, how many people have something else, too.
-        whole: How many people of the site stand for each value.
+        values: the values that occur.
+        triples: combination, value, and the number of subjects with nothing else.
+        unknown_subjects: per combination, the number of subjects with further values or combinations.
+        value_totals: the number of the site's subjects per value.
     """
 
     values: Names
     triples: tuple[tuple[int, int, int], ...]
-    unsure: tuple[int, ...]
-    whole: tuple[int, ...]
+    unknown_subjects: tuple[int, ...]
+    value_totals: tuple[int, ...]
 
     @classmethod
-    def from_row(cls, row: Mapping[str, Any]) -> Told:
-        """Read what ``asdict`` wrote."""
+    def from_row(cls, row: Mapping[str, Any]) -> SensitiveShare:
+        """Read a site's counts of a sensitive column for the federated recoding from ``asdict`` output."""
         triples = tuple((cell, value, count) for cell, value, count in row["triples"])
-        return cls(tuple(row["values"]), triples, tuple(row["unsure"]), tuple(row["whole"]))
+        return cls(tuple(row["values"]), triples, tuple(row["unknown_subjects"]), tuple(row["value_totals"]))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Histogram:
-    """What one site shares: how many of its records and people have each combination of names.
+class CombinationHistogram:
+    """Released histogram of a site: records and subjects per combination of names.
 
     Attributes:
-        base: The finest level shared of every quasi-identifier.
-        chains: Per quasi-identifier: the names from the base level up, and how many values they stand for.
-        listed: Per quasi-identifier, whether the study's own document lists its values.
-        cells: Per combination: a place in each quasi-identifier's chains.
-        counts: Records per combination.
-        people: People per combination, everybody in one only.
-        sensitive: Per sensitive column, what is told of it.
-        hidden: Records in combinations that are not told: only their number is.
+        base: the finest released level of every quasi-identifier.
+        chains: per quasi-identifier: the names from the base level up, and the number of values they cover.
+        is_listed: per quasi-identifier, whether the study document lists its values.
+        cells: per combination: an index into each quasi-identifier's chains.
+        counts: records per combination.
+        subjects: subjects per combination, each counted once.
+        sensitive: per sensitive column, its released counts.
+        suppressed: number of records in suppressed combinations.
     """
 
     base: Node
     chains: tuple[tuple[tuple[Names, int], ...], ...]
-    listed: tuple[bool, ...]
+    is_listed: tuple[bool, ...]
     cells: tuple[tuple[int, ...], ...]
     counts: tuple[int, ...]
-    people: tuple[int, ...]
-    sensitive: tuple[Told, ...]
-    hidden: int
+    subjects: tuple[int, ...]
+    sensitive: tuple[SensitiveShare, ...]
+    suppressed: int
 
     def names(self, cell: Sequence[int]) -> Names:
-        """The names of a combination on the base levels."""
-        return tuple(column[place][0][0] for column, place in zip(self.chains, cell, strict=True))
+        """Return the names of a combination of a site's histogram on the base levels."""
+        return tuple(column[index][0][0] for column, index in zip(self.chains, cell, strict=True))
 
-    def on_levels(self, node: Node) -> dict[Names, int]:
-        """How many people are told of in each class on some levels.
+    def subjects_per_class(self, node: Node) -> dict[Names, int]:
+        """Return the subjects that a site's histogram releases in each class at the given levels.
 
         Raises:
-            Refused: The levels are finer than what is told, so nobody can know who hides on them.
+            RefusedError: The levels are finer than the released ones.
         """
-        by = [level - low for level, low in zip(node, self.base, strict=True)]
-        if min(by) < 0:
-            raise Refused("the ranges are finer than what the site has told")
-        made: dict[Names, int] = {}
-        for cell, people in zip(self.cells, self.people, strict=True):
+        steps = [level - low for level, low in zip(node, self.base, strict=True)]
+        if min(steps) < 0:
+            raise RefusedError("the levels of the recoding are finer than those that the site released")
+        totals: dict[Names, int] = {}
+        for cell, subjects in zip(self.cells, self.subjects, strict=True):
             names = tuple(
-                column[place][0][up] for column, place, up in zip(self.chains, cell, by, strict=True)
+                column[index][0][up] for column, index, up in zip(self.chains, cell, steps, strict=True)
             )
-            made[names] = made.get(names, 0) + people
-        return made
+            totals[names] = totals.get(names, 0) + subjects
+        return totals
 
     def row(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
+        """Return a site's histogram for the federated recoding as JSON values."""
         return {name: getattr(self, name) for name in self.__slots__} | {
-            "sensitive": tuple(asdict(told) for told in self.sensitive)
+            "sensitive": tuple(asdict(share) for share in self.sensitive)
         }
 
     @classmethod
-    def from_row(cls, row: Mapping[str, Any]) -> Histogram:
-        """Read what :meth:`row` wrote."""
+    def from_row(cls, row: Mapping[str, Any]) -> CombinationHistogram:
+        """Read a site's histogram for the federated recoding from :meth:`row`."""
         return cls(
             tuple(row["base"]),
             tuple(tuple((tuple(names), leaves) for names, leaves in column) for column in row["chains"]),
-            tuple(row["listed"]),
+            tuple(row["is_listed"]),
             tuple(tuple(cell) for cell in row["cells"]),
             tuple(row["counts"]),
-            tuple(row["people"]),
-            tuple(Told.from_row(told) for told in row["sensitive"]),
-            row["hidden"],
+            tuple(row["subjects"]),
+            tuple(SensitiveShare.from_row(share) for share in row["sensitive"]),
+            row["suppressed"],
         )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Choice:
-    """What the coordinator tells every site.
+class RecodingChoice:
+    """Recoding that the coordinator sends to every site.
 
     Attributes:
-        node: The level of every quasi-identifier.
-        classes: The names of every class that may be shown.
-        loss: What the union loses.
-        suppressed: How many records of the union are left out.
-        records: How many records the union has.
+        node: the level of every quasi-identifier.
+        classes: the names of every releasable class.
+        loss: the information loss of the union.
+        suppressed: the number of suppressed records of the union.
+        records: the number of records of the union.
     """
 
     node: Node
@@ -141,275 +141,314 @@ class Choice:
     records: int
 
     def row(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
+        """Return the federated recoding, chosen for all sites, as JSON values."""
         listed = sorted(self.classes, key=lambda names: [label or "" for label in names])
         return {name: getattr(self, name) for name in self.__slots__} | {"classes": listed}
 
     @classmethod
-    def from_row(cls, row: Mapping[str, Any]) -> Choice:
-        """Read what :meth:`row` wrote."""
+    def from_row(cls, row: Mapping[str, Any]) -> RecodingChoice:
+        """Read the federated recoding, chosen for all sites, from :meth:`row`."""
         classes = frozenset(tuple(names) for names in row["classes"])
         return cls(tuple(row["node"]), classes, row["loss"], row["suppressed"], row["records"])
 
 
-def site_histogram(table: Table, base: Sequence[int] | None = None) -> Histogram:
-    """Count a site's records and people on some levels; all that there is, which is more than may leave.
+def site_histogram(table: EncodedTable, base: Sequence[int] | None = None) -> CombinationHistogram:
+    """Count a site's records and subjects for the federated recoding, before suppression.
 
     Args:
-        table: The site's own table.
-        base: The finest level to count on per quasi-identifier; level 0 everywhere if not given.
+        table: the site's table.
+        base: the finest level per quasi-identifier; level 0 by default.
     """
-    node = tuple(base) if base is not None else (0,) * len(table.ladders)
+    node = tuple(base) if base is not None else (0,) * len(table.hierarchies)
     key, classes = table.classes(node)
     first = np.unique(key, return_index=True)[1]
     chains, columns = [], []
-    for made, codes, level in zip(table.ladders, table.codes, node, strict=True):
-        step = made.steps[level]
+    for hierarchy, codes, level in zip(table.hierarchies, table.codes, node, strict=True):
+        step = hierarchy.ancestors[level]
         leaf = np.unique(step, return_index=True)[1].tolist()
         names = [
-            tuple(made.labels[up][made.steps[up][i]] for up in range(level, made.height + 1)) for i in leaf
+            tuple(
+                hierarchy.labels[up][hierarchy.ancestors[up][i]] for up in range(level, hierarchy.height + 1)
+            )
+            for i in leaf
         ]
-        leaves = _listed_leaves(made, level) if made.covers is None else [made.covers[level]] * len(names)
+        leaves = (
+            _listed_leaves(hierarchy, level)
+            if hierarchy.covers is None
+            else [hierarchy.covers[level]] * len(names)
+        )
         chains.append(tuple(zip(names, leaves, strict=True)))
         columns.append(step[codes[first]].tolist())
-    return Histogram(
+    return CombinationHistogram(
         node,
         tuple(chains),
-        tuple(made.covers is None for made in table.ladders),
+        tuple(hierarchy.covers is None for hierarchy in table.hierarchies),
         tuple(zip(*columns, strict=True)),
-        _plain(sizes(key, table.counts)),
-        _plain(sizes(key, table.people.at_home(np.ones(len(key), bool)))),
-        tuple(_told(column, key, classes) for column in table.sensitive),
-        table.hidden,
+        _to_integers(class_sizes(key, table.counts)),
+        _to_integers(class_sizes(key, table.subjects.count_once(np.ones(len(key), bool)))),
+        tuple(_sensitive_share(column, key, classes) for column in table.sensitive),
+        table.suppressed,
     )
 
 
-def _listed_leaves(made: Ladder, level: int) -> list[int]:
-    """How many of the values that the study lists each name stands for; a missing one is none of them."""
-    listed = np.array([label is not None for label in made.labels[0]])
-    counted = np.bincount(made.steps[level][listed], minlength=len(made.labels[level]))
-    return [max(int(number), 1) for number in counted]
+def _listed_leaves(hierarchy: Hierarchy, level: int) -> list[int]:
+    """Return how many listed values each name of a site's histogram covers, without a missing value."""
+    listed = np.array([label is not None for label in hierarchy.labels[0]])
+    counted = np.bincount(hierarchy.ancestors[level][listed], minlength=len(hierarchy.labels[level]))
+    return [max(int(count), 1) for count in counted]
 
 
-def merge(histograms: Sequence[Histogram], settings: AnonymitySettings) -> Table:
-    """Put the histograms of all sites into one table that remembers which site each count is from.
+def merge(histograms: Sequence[CombinationHistogram], settings: AnonymitySettings) -> EncodedTable:
+    """Merge the histograms of all sites into one table that keeps the site of each count.
 
-    Its finest levels are those that every site has told of.
+    Its finest levels are those that every site released.
 
     Raises:
-        SettingsError: The sites do not share the same levels or hierarchies.
-        Refused: No site shares anything.
+        SettingsError: The sites have different levels or hierarchies.
+        RefusedError: No site released any combination.
     """
     if not histograms:
-        raise SettingsError("no site has shared a histogram", remedy="ask at least one site")
-    if len({_shape(h) for h in histograms if h.cells}) > 1:
-        raise SettingsError("the sites counted on different levels", remedy="give all sites the same study")
-    if not all(_adds_up(h) for h in histograms):
         raise SettingsError(
-            "a site's histogram does not add up", remedy="let all sites run the same version of the software"
+            "no site has released a histogram", remedy="request a histogram from at least one site"
+        )
+    if len({_shape(h) for h in histograms if h.cells}) > 1:
+        raise SettingsError(
+            "the histograms of the sites have different levels", remedy="give all sites the same study"
+        )
+    if not all(_is_consistent(h) for h in histograms):
+        raise SettingsError(
+            "the histogram of a site is inconsistent", remedy="run the same version of Abaton at all sites"
         )
     if not any(h.counts for h in histograms):
-        raise Refused(
-            "every site keeps all its records to itself",
+        raise RefusedError(
+            "no site released any combination",
             where="privacy.anonymity",
             remedy="add coarser levels to the study's hierarchies",
         )
     base = common_base(histograms)
-    ladders = tuple(
-        _common(quasi.column, [_lifted(h.chains[i], base[i] - h.base[i]) for h in histograms if h.cells])
+    hierarchies = tuple(
+        _common(quasi.column, [_coarsened(h.chains[i], base[i] - h.base[i]) for h in histograms if h.cells])
         for i, quasi in enumerate(settings.quasi_identifiers)
     )
     codes = []
-    for i, made in enumerate(ladders):
-        place = {label: code for code, label in enumerate(made.labels[0])}
+    for i, hierarchy in enumerate(hierarchies):
+        codes_by_label = {label: code for code, label in enumerate(hierarchy.labels[0])}
         codes.append(
             np.array(
-                [place[h.chains[i][cell[i]][0][base[i] - h.base[i]]] for h in histograms for cell in h.cells],
+                [
+                    codes_by_label[h.chains[i][cell[i]][0][base[i] - h.base[i]]]
+                    for h in histograms
+                    for cell in h.cells
+                ],
                 np.int32,
             )
         )
-    counts, people = (
-        np.array([number for row in rows for number in row], np.int64)
-        for rows in ([h.counts for h in histograms], [h.people for h in histograms])
+    counts, subjects = (
+        np.array([count for row in rows for count in row], np.int64)
+        for rows in ([h.counts for h in histograms], [h.subjects for h in histograms])
     )
     sites = np.repeat(np.arange(len(histograms)), [len(h.counts) for h in histograms])
     starts = np.cumsum([0, *(len(h.counts) for h in histograms)])
-    hidden = sum(h.hidden for h in histograms)
-    everybody = int(people.sum()) + hidden
+    suppressed = sum(h.suppressed for h in histograms)
+    total_subjects = int(subjects.sum()) + suppressed
     sensitive = tuple(
-        _sensitive(asked, [h.sensitive[i] for h in histograms], starts, everybody)
-        for i, asked in enumerate(settings.sensitive)
+        _sensitive(attribute, [h.sensitive[i] for h in histograms], starts, total_subjects)
+        for i, attribute in enumerate(settings.sensitive)
     )
-    return Table(ladders, tuple(codes), counts, People(people), sensitive, sites, hidden)
+    return EncodedTable(
+        hierarchies, tuple(codes), counts, SubjectIndex(subjects), sensitive, sites, suppressed
+    )
 
 
-def common_base(histograms: Sequence[Histogram]) -> Node:
-    """The finest levels that all sites have told of; who tells of nobody has no say."""
+def common_base(histograms: Sequence[CombinationHistogram]) -> Node:
+    """Return the finest levels that all sites released; sites without released combinations are ignored."""
     return tuple(max(levels) for levels in zip(*(h.base for h in histograms if h.cells), strict=True))
 
 
-def _shape(told: Histogram) -> tuple[Any, ...]:
-    """What must be the same at all sites: how many columns, and how many levels each has."""
+def _shape(histogram: CombinationHistogram) -> tuple[Any, ...]:
+    """Return what must be equal in all sites' histograms: the columns, and the levels of each."""
     levels = [
-        {low + len(names) for names, _ in column} for low, column in zip(told.base, told.chains, strict=False)
+        {low + len(names) for names, _ in column}
+        for low, column in zip(histogram.base, histogram.chains, strict=False)
     ]
-    return len(told.base), len(told.chains), len(told.sensitive), *map(frozenset, levels)
+    return len(histogram.base), len(histogram.chains), len(histogram.sensitive), *map(frozenset, levels)
 
 
-def _lifted(chains: Sequence[tuple[Names, int]], by: int) -> tuple[tuple[Names, int], ...]:
-    """A column's names some levels higher, each with the values of all that it stands for there."""
-    found: dict[Names, int] = {}
+def _coarsened(chains: Sequence[tuple[Names, int]], steps: int) -> tuple[tuple[Names, int], ...]:
+    """Return the names of a site's column at a coarser level, each with the number of values it covers."""
+    leaves_by_names: dict[Names, int] = {}
     for names, leaves in chains:
-        found[names[by:]] = found.get(names[by:], 0) + leaves
-    return tuple(found.items())
+        leaves_by_names[names[steps:]] = leaves_by_names.get(names[steps:], 0) + leaves
+    return tuple(leaves_by_names.items())
 
 
-def _adds_up(told: Histogram) -> bool:
-    """Whether every combination has its counts, no more people than records, and every place is one."""
-    cells = len(told.cells)
-    if not len(told.counts) == len(told.people) == cells or len(told.base) != len(told.chains):
+def _is_consistent(histogram: CombinationHistogram) -> bool:
+    """Return whether a site's histogram has counts, no more subjects than records, and valid indices."""
+    cells = len(histogram.cells)
+    if not len(histogram.counts) == len(histogram.subjects) == cells or len(histogram.base) != len(
+        histogram.chains
+    ):
         return False
-    if not all(names for column in told.chains for names, _ in column):
+    if not all(names for column in histogram.chains for names, _ in column):
         return False
-    widths = [len(column) for column in told.chains]
+    widths = [len(column) for column in histogram.chains]
     return (
-        all(0 <= p <= n for p, n in zip(told.people, told.counts, strict=True))
-        and all(len(cell) == len(widths) for cell in told.cells)
-        and all(0 <= i < width for cell in told.cells for i, width in zip(cell, widths, strict=True))
-        and all(_column_adds_up(each, cells) for each in told.sensitive)
+        all(0 <= p <= n for p, n in zip(histogram.subjects, histogram.counts, strict=True))
+        and all(len(cell) == len(widths) for cell in histogram.cells)
+        and all(0 <= i < width for cell in histogram.cells for i, width in zip(cell, widths, strict=True))
+        and all(_is_share_consistent(share, cells) for share in histogram.sensitive)
     )
 
 
-def _column_adds_up(told: Told, cells: int) -> bool:
-    values = len(told.values)
+def _is_share_consistent(share: SensitiveShare, cells: int) -> bool:
+    values = len(share.values)
     return (
-        (len(told.unsure), len(told.whole)) == (cells, values)
-        and min((*told.unsure, *told.whole), default=0) >= 0
-        and all(0 <= cell < cells and 0 <= value < values and n > 0 for cell, value, n in told.triples)
+        (len(share.unknown_subjects), len(share.value_totals)) == (cells, values)
+        and min((*share.unknown_subjects, *share.value_totals), default=0) >= 0
+        and all(0 <= cell < cells and 0 <= value < values and n > 0 for cell, value, n in share.triples)
     )
 
 
-def choose(histograms: Sequence[Histogram], settings: AnonymitySettings) -> Choice:
-    """Find the node that loses least over all sites, and the classes that may be shown.
+def choose_recoding(
+    histograms: Sequence[CombinationHistogram], settings: AnonymitySettings
+) -> RecodingChoice:
+    """Choose the federated recoding: the node with the smallest loss over all sites, and its classes.
 
     Raises:
-        Refused: No node satisfies the study's models over the union within its suppression limit.
+        RefusedError: No node satisfies the study's models over the union within its suppression limit.
     """
     union = merge(histograms, settings)
-    found = optimum(union, settings)
+    recoding = optimal_node(union, settings)
     columns = [
-        np.array(made.labels[level], object)[made.steps[level][codes[found.kept]]]
-        for made, codes, level in zip(union.ladders, union.codes, found.node, strict=True)
+        np.array(hierarchy.labels[level], object)[hierarchy.ancestors[level][codes[recoding.retained]]]
+        for hierarchy, codes, level in zip(union.hierarchies, union.codes, recoding.node, strict=True)
     ]
     base = common_base(histograms)
-    node = tuple(low + level for low, level in zip(base, found.node, strict=True))
+    node = tuple(low + level for low, level in zip(base, recoding.node, strict=True))
     classes = frozenset(zip(*(column.tolist() for column in columns), strict=True))
-    return Choice(node, classes, found.loss, found.suppressed, union.records)
+    return RecodingChoice(node, classes, recoding.loss, recoding.suppressed, union.records)
 
 
-def show(table: Table, told: Histogram, choice: Choice, floor: int = 1) -> Release:
-    """What one site may show: its records in the chosen classes, where it has enough people itself.
+def apply_recoding(
+    table: EncodedTable, released: CombinationHistogram, choice: RecodingChoice, min_cell_count: int = 1
+) -> TableRelease:
+    """Apply the federated recoding at a site: release chosen classes where it has enough subjects itself.
 
     Args:
-        table: The site's own table.
-        told: What the site has told; what was not told then is not shown now.
-        choice: What the coordinator found.
-        floor: The smallest number of its people that a class may hold, as they are now.
+        table: the site's table.
+        released: the site's released histogram; combinations outside it stay suppressed.
+        choice: the coordinator's recoding.
+        min_cell_count: the smallest number of the site's current subjects in a class.
 
     Raises:
-        Refused: The ranges are finer than what the site has told, so nobody can know who hides in them.
+        RefusedError: The levels are finer than the released ones.
     """
-    known, allowed = (
-        {told.names(cell) for cell in told.cells},
-        choice.classes & told.on_levels(choice.node).keys(),
+    released_combinations, releasable_classes = (
+        {released.names(cell) for cell in released.cells},
+        choice.classes & released.subjects_per_class(choice.node).keys(),
     )
-    mask = np.array([names in known for names in _names_on(table, told.base)], bool)
-    shown = recoded_as(table, choice.node, mask)
-    mask &= np.array([names in allowed for names in _names_on(table, choice.node)], bool)
-    # Counted as the coordinator counts: otherwise a class could show people it was not checked with.
-    home = np.where(mask, table.people.at_home(np.ones(len(mask), bool)), 0)
-    return recoded_as(table, choice.node, mask & (sizes(shown.key, home)[shown.key] >= floor))
+    retained = np.array([names in released_combinations for names in _names_on(table, released.base)], bool)
+    release = release_levels(table, choice.node, retained)
+    retained &= np.array([names in releasable_classes for names in _names_on(table, choice.node)], bool)
+    # Counted as in the coordinator: otherwise a class could contain subjects that were not checked.
+    subjects = np.where(retained, table.subjects.count_once(np.ones(len(retained), bool)), 0)
+    return release_levels(
+        table, choice.node, retained & (class_sizes(release.key, subjects)[release.key] >= min_cell_count)
+    )
 
 
-def _names_on(table: Table, node: Node) -> list[Names]:
-    """The names of every combination on some levels."""
+def _names_on(table: EncodedTable, node: Node) -> list[Names]:
+    """Return the names of every combination of a site at the levels of the federated recoding."""
     columns = [
-        np.array(made.labels[level], object)[made.steps[level][codes]].tolist()
-        for made, codes, level in zip(table.ladders, table.codes, node, strict=True)
+        np.array(hierarchy.labels[level], object)[hierarchy.ancestors[level][codes]].tolist()
+        for hierarchy, codes, level in zip(table.hierarchies, table.codes, node, strict=True)
     ]
     return list(zip(*columns, strict=True))
 
 
-def _told(column: SensitiveCounts, place: Any, cells: int) -> Told:
-    """What is told of a sensitive column: who has one combination and value, and how many have more."""
+def _sensitive_share(column: SensitiveCounts, index: Any, cells: int) -> SensitiveShare:
+    """Return a site's released counts of a sensitive column, for the federated recoding."""
     width = len(column.values)
-    pair = place[column.tuples] * width + column.codes
+    pair = index[column.combinations] * width + column.codes
     weight = column.counts
-    unsure = np.zeros(cells, np.int64)
-    if (several := column.several) is not None:
-        # Who has several combinations below the base or several rows with one value has one of each there.
-        cell = place[several.tuples]
-        owned = np.unique((several.people * (cells + 1) + cell + 1) * width + several.codes)
-        who, cell = owned // width // (cells + 1), owned // width % (cells + 1) - 1
-        who, own, cell = who[cell >= 0], (cell * width + owned % width)[cell >= 0], cell[cell >= 0]
-        once = np.bincount(who)[who] == 1
-        pair, weight = np.append(pair, own[once]), np.append(weight, np.ones(once.sum(), np.int64))
-        many = np.unique(who[~once] * cells + cell[~once]) % cells if cells else who[:0]
-        unsure = np.bincount(many, minlength=cells)
-    pairs, found = np.unique(pair, return_inverse=True)
-    counts = np.bincount(found, weights=weight)
-    kept = pairs >= 0
-    triples = zip(pairs[kept] // width, pairs[kept] % width, counts[kept], strict=True)
+    unknown_subjects = np.zeros(cells, np.int64)
+    if (multi_value := column.multi_value_subjects) is not None:
+        # Several combinations below the base level, or several rows with one value, count once.
+        cell = index[multi_value.combinations]
+        owned = np.unique((multi_value.subjects * (cells + 1) + cell + 1) * width + multi_value.codes)
+        subject, cell = owned // width // (cells + 1), owned // width % (cells + 1) - 1
+        subject, own_pair, cell = (
+            subject[cell >= 0],
+            (cell * width + owned % width)[cell >= 0],
+            cell[cell >= 0],
+        )
+        is_single = np.bincount(subject)[subject] == 1
+        pair, weight = (
+            np.append(pair, own_pair[is_single]),
+            np.append(weight, np.ones(is_single.sum(), np.int64)),
+        )
+        unknown_cells = (
+            np.unique(subject[~is_single] * cells + cell[~is_single]) % cells if cells else subject[:0]
+        )
+        unknown_subjects = np.bincount(unknown_cells, minlength=cells)
+    pairs, pair_index = np.unique(pair, return_inverse=True)
+    counts = np.bincount(pair_index, weights=weight)
+    is_included = pairs >= 0
+    triples = zip(pairs[is_included] // width, pairs[is_included] % width, counts[is_included], strict=True)
     listed = tuple((int(cell), int(value), int(count)) for cell, value, count in triples)
-    wanted = only(column, place >= 0)
-    whole = np.zeros(width, np.int64)
-    if len(wanted.tuples) or (wanted.several is not None and len(wanted.several.tuples)):
-        stand = class_counts(wanted, np.zeros(len(place), np.intp), 1, np.ones(width))
-        whole = np.bincount(stand.values, stand.counts, width).astype(np.int64)
-    return Told(column.values, listed, _plain(unsure), _plain(whole))
+    included = restrict_to(column, index >= 0)
+    value_totals = np.zeros(width, np.int64)
+    if len(included.combinations) or (
+        included.multi_value_subjects is not None and len(included.multi_value_subjects.combinations)
+    ):
+        totals = class_counts(included, np.zeros(len(index), np.intp), 1, np.ones(width))
+        value_totals = np.bincount(totals.values, totals.counts, width).astype(np.int64)
+    return SensitiveShare(column.values, listed, _to_integers(unknown_subjects), _to_integers(value_totals))
 
 
-def _plain(numbers: NDArray[Any]) -> tuple[int, ...]:
-    return tuple(int(number) for number in numbers)
+def _to_integers(values: NDArray[Any]) -> tuple[int, ...]:
+    return tuple(int(value) for value in values)
 
 
-def _common(column: str, shared: Sequence[tuple[tuple[Names, int], ...]]) -> Ladder:
-    """One ladder for all sites; a value must have the same coarser names everywhere."""
+def _common(column: str, shared: Sequence[tuple[tuple[Names, int], ...]]) -> Hierarchy:
+    """Return one hierarchy for all sites; a value must have the same coarser names at all of them."""
     chains: dict[Label, Names] = {}
     weights: dict[Label, int] = {}
     for names, leaves in (entry for site in shared for entry in site):
         if chains.setdefault(names[0], names) != names:
             raise SettingsError(
-                "two sites coarsen the same value differently",
+                "two sites generalise the same value differently",
                 where=f"column '{column}'",
-                remedy="give all sites the study's hierarchy",
+                remedy="use the study's hierarchy at all sites",
             )
         weights[names[0]] = max(weights.get(names[0], 0), leaves)
-    ordered = sorted(chains.values(), key=by_name)
-    return ladder_of(column, ordered, [weights[names[0]] for names in ordered])
+    ordered = sorted(chains.values(), key=chain_sort_key)
+    return hierarchy_from_chains(column, ordered, [weights[names[0]] for names in ordered])
 
 
-def _sensitive(asked: Sensitive, shared: Sequence[Told], starts: Any, everybody: int) -> SensitiveCounts:
-    values = ordered_values(list({value for told in shared for value in told.values}), asked)
-    place = {value: i for i, value in enumerate(values)}
+def _sensitive(
+    attribute: SensitiveAttribute, shared: Sequence[SensitiveShare], starts: Any, total_subjects: int
+) -> SensitiveCounts:
+    values = ordered_values(list({value for share in shared for value in share.values}), attribute)
+    index = {value: i for i, value in enumerate(values)}
     triples = [
-        (cell + int(start), place[told.values[value]], count)
-        for told, start in zip(shared, starts[:-1], strict=True)
-        for cell, value, count in told.triples
+        (cell + int(start), index[share.values[value]], count)
+        for share, start in zip(shared, starts[:-1], strict=True)
+        for cell, value, count in share.triples
     ]
-    tuples, codes, counts = np.array(triples, np.int64).reshape(-1, 3).T
-    unsure = np.array([number for told in shared for number in told.unsure], np.int64)
-    whole = np.zeros(len(values), np.int64)
-    for told in shared:
-        for value, number in zip(told.values, told.whole, strict=True):
-            whole[place[value]] += number
+    combinations, codes, counts = np.array(triples, np.int64).reshape(-1, 3).T
+    unknown_subjects = np.array([total for share in shared for total in share.unknown_subjects], np.int64)
+    value_totals = np.zeros(len(values), np.int64)
+    for share in shared:
+        for value, total in zip(share.values, share.value_totals, strict=True):
+            value_totals[index[value]] += total
     return SensitiveCounts(
-        asked,
+        attribute,
         values,
-        tuples.astype(np.intp),
+        combinations.astype(np.intp),
         codes.astype(np.intp),
         counts,
-        unsure=unsure if unsure.any() else None,
-        whole=whole,
-        untold=max(0.0, 1 - int(whole.sum()) / everybody),
+        unknown_subjects=unknown_subjects if unknown_subjects.any() else None,
+        value_totals=value_totals,
+        unreported_fraction=max(0.0, 1 - int(value_totals.sum()) / total_subjects),
     )

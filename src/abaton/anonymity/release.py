@@ -1,4 +1,4 @@
-"""What would be shown of a table: the names every combination gets, its class, and what stays out."""
+"""Release of a table: the generalised names and class of every combination, and the suppressed ones."""
 
 from __future__ import annotations
 
@@ -8,30 +8,30 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from abaton.anonymity.equivalence_classes import Mask, Table
+from abaton.anonymity.equivalence_classes import EncodedTable, Mask
 from abaton.anonymity.hierarchies import Label
-from abaton.anonymity.lattice import Node, Recoding, optimum
-from abaton.anonymity.mondrian import Boxes, boxes
-from abaton.anonymity.privacy_models import safe
+from abaton.anonymity.lattice import Node, Recoding, optimal_node
+from abaton.anonymity.mondrian import MondrianPartition, mondrian_partition
+from abaton.anonymity.privacy_models import satisfying_combinations
 from abaton.anonymity.settings import AnonymitySettings
-from abaton.errors import Refused
+from abaton.errors import RefusedError
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Release:
-    """A table as it would be shown.
+class TableRelease:
+    """Table as it would be released.
 
     Attributes:
-        method: How it was made: ``as is``, ``recode`` or ``mondrian``.
-        key: The class of every combination.
-        classes: How many classes there are.
-        covered: Per quasi-identifier, how many values of the domain the name of each combination covers.
-        names: Per quasi-identifier, the names in use; ``places`` says which one each combination gets.
-        places: Per quasi-identifier, an index into its names for every combination.
-        kept: Which combinations are shown; the others are left out.
-        node: The level of every quasi-identifier, where all records share one.
-        nodes: How many nodes the lattice has, where one was searched.
-        evaluated: How many of them were counted.
+        method: ``as is``, ``recode`` or ``mondrian``.
+        key: the class of every combination.
+        classes: the number of classes.
+        covered: per quasi-identifier, the number of domain values that the name of each combination covers.
+        names: per quasi-identifier, the names in use.
+        indices: per quasi-identifier, an index into its names for every combination.
+        retained: which combinations are released; the others are suppressed.
+        node: the level of every quasi-identifier, where all records share one.
+        nodes: the number of nodes of the lattice, where one was searched.
+        evaluated: the number of nodes that were counted.
     """
 
     method: str
@@ -39,75 +39,83 @@ class Release:
     classes: int
     covered: tuple[NDArray[np.int64], ...]
     names: tuple[tuple[Label, ...], ...]
-    places: tuple[NDArray[np.intp], ...]
-    kept: Mask
+    indices: tuple[NDArray[np.intp], ...]
+    retained: Mask
     node: Node | None = None
     nodes: int = 0
     evaluated: int = 0
 
 
-def as_is(table: Table) -> Release:
-    """A table shown unchanged, nobody left out."""
-    node = (0,) * len(table.ladders)
-    return recoded_as(table, node, np.ones(len(table.counts), bool), method="as is")
+def release_unchanged(table: EncodedTable) -> TableRelease:
+    """Return the release of the unchanged table, without suppression."""
+    node = (0,) * len(table.hierarchies)
+    return release_levels(table, node, np.ones(len(table.counts), bool), method="as is")
 
 
-def recoded(table: Table, recoding: Recoding) -> Release:
-    """A table shown on the levels a search has found."""
-    made = recoded_as(table, recoding.node, recoding.kept)
-    return replace(made, nodes=recoding.nodes, evaluated=recoding.evaluated)
+def release_recoding(table: EncodedTable, recoding: Recoding) -> TableRelease:
+    """Return the release of a table at the levels of a search result."""
+    release = release_levels(table, recoding.node, recoding.retained)
+    return replace(release, nodes=recoding.nodes, evaluated=recoding.evaluated)
 
 
-def make_release(table: Table, settings: AnonymitySettings) -> Release:
-    """Make a table anonymous in the way the study asks for.
+def make_release(table: EncodedTable, settings: AnonymitySettings) -> TableRelease:
+    """Make the anonymous release of a table by the method of the study.
 
     Args:
-        table: The combinations of quasi-identifiers and their counts.
-        settings: What the study asks; with method ``measure`` the table is shown as it is or refused.
+        table: the combinations of quasi-identifiers and their counts.
+        settings: the study's settings; with method ``measure`` the table is released unchanged or refused.
 
     Returns:
-        What may be shown; every class of it satisfies k, diversity and closeness.
+        The release; every class of it satisfies k, diversity and closeness.
 
     Raises:
-        Refused: The study's anonymity cannot be reached within its suppression limit.
+        RefusedError: The study's anonymity cannot be reached within its suppression limit.
     """
     if settings.method == "recode":
-        return recoded(table, optimum(table, settings))
+        return release_recoding(table, optimal_node(table, settings))
     if settings.method == "mondrian":
-        return _boxed(table, boxes(table, settings))
-    if not satisfied(table, as_is(table), settings):
-        raise Refused(
-            "the table as it is does not satisfy the study's anonymity",
+        return _release_partition(table, mondrian_partition(table, settings))
+    if not is_satisfied(table, release_unchanged(table), settings):
+        raise RefusedError(
+            "the unchanged table does not satisfy the study's anonymity models",
             where="privacy.anonymity",
-            remedy="set method = 'recode' or 'mondrian' to have it coarsened",
+            remedy="set method = 'recode' or 'mondrian' to generalise it",
         )
-    return as_is(table)
+    return release_unchanged(table)
 
 
-def satisfied(table: Table, shown: Release, settings: AnonymitySettings) -> bool:
-    """Whether everything shown satisfies every model, and no more than the limit stays out."""
+def is_satisfied(table: EncodedTable, release: TableRelease, settings: AnonymitySettings) -> bool:
+    """Return whether a release satisfies every privacy model and the suppression limit."""
     overall = [column.overall for column in table.sensitive]
-    seen = table.people.per_class(shown.key, shown.classes, shown.kept)
-    held = safe(shown.key, seen, settings.k, table.sensitive, overall, shown.kept)
-    left_out = int(table.counts[~shown.kept].sum()) + table.hidden
-    return bool(held[shown.kept].all()) and left_out <= settings.suppression_limit * table.records
-
-
-def recoded_as(table: Table, node: Sequence[int], kept: Mask, *, method: str = "recode") -> Release:
-    """A table shown on given levels, some combinations left out."""
-    key, classes = table.classes(node)
-    places = tuple(
-        made.steps[level][code].astype(np.intp)
-        for made, code, level in zip(table.ladders, table.codes, node, strict=True)
+    subjects = table.subjects.per_class(release.key, release.classes, release.retained)
+    satisfying = satisfying_combinations(
+        release.key, subjects, settings.k, table.sensitive, overall, release.retained
     )
-    levels = list(zip(table.ladders, node, strict=True))
-    covered = tuple(made.leaves[level][place] for (made, level), place in zip(levels, places, strict=True))
-    names = tuple(made.labels[level] for made, level in levels)
-    return Release(method, key, classes, covered, names, places, kept, tuple(node))
+    suppressed = int(table.counts[~release.retained].sum()) + table.suppressed
+    is_within_limit = suppressed <= settings.suppression_limit * table.records
+    return bool(satisfying[release.retained].all()) and is_within_limit
 
 
-def _boxed(table: Table, made: Boxes) -> Release:
-    covered = tuple((high - low + 1)[made.key] for low, high in made.ranges)
-    places = tuple(place[made.key] for place in made.places)
-    kept = np.ones(len(table.counts), bool)
-    return Release("mondrian", made.key, int(made.key.max()) + 1, covered, made.names, places, kept)
+def release_levels(
+    table: EncodedTable, node: Sequence[int], retained: Mask, *, method: str = "recode"
+) -> TableRelease:
+    """Return the release of a table at the given levels with the retained combinations."""
+    key, classes = table.classes(node)
+    indices = tuple(
+        hierarchy.ancestors[level][code].astype(np.intp)
+        for hierarchy, code, level in zip(table.hierarchies, table.codes, node, strict=True)
+    )
+    levels = list(zip(table.hierarchies, node, strict=True))
+    covered = tuple(
+        hierarchy.leaves[level][index] for (hierarchy, level), index in zip(levels, indices, strict=True)
+    )
+    names = tuple(hierarchy.labels[level] for hierarchy, level in levels)
+    return TableRelease(method, key, classes, covered, names, indices, retained, tuple(node))
+
+
+def _release_partition(table: EncodedTable, partition: MondrianPartition) -> TableRelease:
+    key = partition.key
+    covered = tuple((high - low + 1)[key] for low, high in partition.ranges)
+    indices = tuple(index[key] for index in partition.indices)
+    retained = np.ones(len(table.counts), bool)
+    return TableRelease("mondrian", key, int(key.max()) + 1, covered, partition.names, indices, retained)

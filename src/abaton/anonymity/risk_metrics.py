@@ -1,8 +1,8 @@
-"""How anonymous a shown table is, what an attacker could do, and what the coarsening costs.
+"""Anonymity metrics of a release: re-identification risk, sensitive values and data utility.
 
-Risk follows El Emam: a *prosecutor* knows the person is in the table, a *journalist* only that they are in
-the population it was drawn from, a *marketer* wants as many people as possible and takes some errors. Classes are
-as large as they have people; who has rows in several classes is in each of them.
+Risk follows El Emam: a *prosecutor* knows that the person is in the table, a *journalist* only that they are in the
+population it was sampled from, a *marketer* wants to re-identify as many as possible and accepts errors. The size of
+a class is its number of subjects; a subject with rows in several classes is in each of them.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from abaton.anonymity.equivalence_classes import Floats, SensitiveCounts, Table, dense
-from abaton.anonymity.equivalence_classes import sizes as row_sizes
+from abaton.anonymity.equivalence_classes import EncodedTable, Floats, SensitiveCounts, class_sizes, renumber
 from abaton.anonymity.hierarchies import Label
 from abaton.anonymity.privacy_models import (
     ClassCounts,
@@ -21,21 +20,21 @@ from abaton.anonymity.privacy_models import (
     distinct,
     entropy,
     equal_distance,
-    only,
     ordered_distance,
     recursive,
+    restrict_to,
 )
-from abaton.anonymity.release import Release, satisfied
+from abaton.anonymity.release import TableRelease, is_satisfied
 from abaton.anonymity.settings import AnonymitySettings
 from abaton.errors import SettingsError
 
-BUCKETS = (1, 2, 3, 5, 11, 21, 51, 101)
-"""Where the histogram of class sizes starts a new bar."""
+SIZE_BINS = (1, 2, 3, 5, 11, 21, 51, 101)
+"""Lower bounds of the bins of the histogram of class sizes."""
 
 
 @dataclass(frozen=True, slots=True)
-class Risk:
-    """How likely a person is found, by three attackers; ``None`` where the population is not known."""
+class ReidentificationRisk:
+    """Probability of re-identification by three attackers; ``None`` where the population is unknown."""
 
     prosecutor_highest: float
     prosecutor_average: float
@@ -50,18 +49,18 @@ class Risk:
 
 @dataclass(frozen=True, slots=True)
 class SensitiveMeasure:
-    """What the worst class gives away about one sensitive column.
+    """Metrics of the worst class for one sensitive column.
 
     Attributes:
-        column: The column.
-        values: How many different values it has.
-        distinct: The fewest different values in a class.
-        entropy: The fewest effective values in a class (exp of the entropy).
-        recursive_c: The c that recursive (c, l)-diversity would need; ``None`` if no c is large enough.
-        l: The l that c is for.
-        equal: The largest distance of a class from the whole table, all values equally far apart.
-        ordered: The same with values as ranks.
-        certain: The largest share one value has in a class: 1 means its members' value is known.
+        column: the column.
+        values: the number of distinct values.
+        distinct: the smallest number of distinct values in a class.
+        entropy: the smallest effective number of values in a class (exp of the entropy).
+        recursive_c: the c that recursive (c, l)-diversity would need; ``None`` if no c is large enough.
+        l: the l of that c.
+        equal: the largest distance of a class from the whole table, with equal distances between values.
+        ordered: the same with values as ranks.
+        max_confidence: the largest share of one value in a class: 1 means that the value of its subjects is known.
     """
 
     column: str
@@ -72,18 +71,18 @@ class SensitiveMeasure:
     l: int  # noqa: E741 - the model's name
     equal: float
     ordered: float
-    certain: float
+    max_confidence: float
 
 
 @dataclass(frozen=True, slots=True)
-class Utility:
-    """What the coarsening costs; 0 is nothing.
+class DataUtility:
+    """Information loss of the generalisation; 0 is none.
 
     Attributes:
-        loss: ARX's ``Loss``: weighted geometric mean over columns of how much of the domain a name covers.
-        ncp: Normalised certainty penalty: the average share of the domain that a coarsened cell covers.
-        discernibility: Sum of squared class sizes; a left-out record counts as many as the table has.
-        average_class_size: Records per class, in multiples of k.
+        loss: ARX's ``Loss``: weighted geometric mean over columns of the share of the domain that a name covers.
+        ncp: normalised certainty penalty: the mean share of the domain that a generalised cell covers.
+        discernibility: sum of squared class sizes; a suppressed record counts as many as the table has.
+        average_class_size: records per class, in multiples of k.
     """
 
     loss: float
@@ -93,90 +92,92 @@ class Utility:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
-    """Everything that can be said about a shown table without showing it.
+class AnonymityMetrics:
+    """Anonymity metrics of a release.
 
     Attributes:
-        records: How many records are shown.
-        suppressed: How many are left out.
-        people: How many people have a record that is shown.
-        people_left_out: How many have none.
-        classes: How many different combinations of quasi-identifiers are seen.
-        k: The people in the smallest class.
-        holds: Whether the study's models are satisfied.
-        histogram: People in a class: (from, classes, people) per bar.
-        sensitive: One entry per sensitive column.
-        risk: What attackers could do.
-        utility: What it costs.
+        records: the number of released records.
+        suppressed: the number of suppressed records.
+        subjects: the number of subjects with a released record.
+        suppressed_subjects: the number of subjects without one.
+        classes: the number of equivalence classes.
+        k: the number of subjects in the smallest class.
+        is_satisfied: whether the study's models are satisfied.
+        histogram: per bin of class sizes: lower bound, classes, subjects.
+        sensitive: one entry per sensitive column.
+        risk: the risk of re-identification.
+        utility: the information loss.
     """
 
     records: int
     suppressed: int
-    people: int
-    people_left_out: int
+    subjects: int
+    suppressed_subjects: int
     classes: int
     k: int
-    holds: bool
+    is_satisfied: bool
     histogram: tuple[tuple[int, int, int], ...]
     sensitive: tuple[SensitiveMeasure, ...]
-    risk: Risk
-    utility: Utility
+    risk: ReidentificationRisk
+    utility: DataUtility
 
     def row(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
+        """Return the risk and utility metrics of a table as JSON values."""
         return asdict(self)
 
 
-def measure(table: Table, shown: Release, settings: AnonymitySettings) -> Measured:
-    """Measure a shown table: classes, risks and losses.
+def compute_metrics(
+    table: EncodedTable, release: TableRelease, settings: AnonymitySettings
+) -> AnonymityMetrics:
+    """Compute the risk and utility metrics of an anonymous release.
 
     Args:
-        table: The table it was made from.
-        shown: What is shown of it.
-        settings: What the study asks, for k and l and the population.
+        table: the encoded table.
+        release: the release.
+        settings: the study's settings, for k, l and the population.
     """
-    place = np.zeros(len(table.counts), np.intp)
+    index = np.zeros(len(table.counts), np.intp)
     classes = 0
-    if shown.kept.any():
-        place[shown.kept], classes = dense(shown.key[shown.kept], shown.classes)
-    sizes = table.people.per_class(place, classes, shown.kept)
-    counts = row_sizes(place[shown.kept], table.counts[shown.kept])
-    records, people = int(counts.sum()), table.people.shown(shown.kept)
-    sensitive = tuple(_sensitive(column, shown, place, classes) for column in table.sensitive if classes)
-    return Measured(
+    if release.retained.any():
+        index[release.retained], classes = renumber(release.key[release.retained], release.classes)
+    sizes = table.subjects.per_class(index, classes, release.retained)
+    counts = class_sizes(index[release.retained], table.counts[release.retained])
+    records, subjects = int(counts.sum()), table.subjects.count_released(release.retained)
+    sensitive = tuple(_sensitive(column, release, index, classes) for column in table.sensitive if classes)
+    return AnonymityMetrics(
         records,
         table.records - records,
-        people,
-        table.people.total - people,
+        subjects,
+        table.subjects.total - subjects,
         classes,
         int(sizes.min()) if classes else 0,
-        satisfied(table, shown, settings),
+        is_satisfied(table, release, settings),
         _histogram(sizes),
         sensitive,
-        risk(sizes, _fraction(table, settings)),
-        _utility(table, shown, counts, settings),
+        estimate_risk(sizes, _fraction(table, settings)),
+        _utility(table, release, counts, settings),
     )
 
 
-def risk(sizes: Floats, fraction: float | None = None) -> Risk:
-    """The risks of classes of some sizes.
+def estimate_risk(sizes: Floats, fraction: float | None = None) -> ReidentificationRisk:
+    """Estimate the risk of re-identification from class sizes.
 
     Args:
-        sizes: People per class.
-        fraction: Which share of the population is in the table, if known; a class of the population is then
-            estimated as the class of the table divided by it.
+        sizes: subjects per class.
+        fraction: the share of the population that is in the table, if known; the size of a class in the population is
+            estimated as its size in the table divided by this share.
 
-    >>> risk(np.array([2.0, 8.0]), 0.1).journalist_highest
+    >>> estimate_risk(np.array([2.0, 8.0]), 0.1).journalist_highest
     0.05
     """
     if not len(sizes):
-        return Risk(
+        return ReidentificationRisk(
             0.0, 0.0, None if fraction is None else 0.0, None if fraction is None else 0.0, *[0.0] * 5
         )
-    people = sizes.sum()
-    highest, average = 1 / sizes.min(), len(sizes) / people
-    below = [float(sizes[sizes < limit].sum() / people) for limit in (2, 5, 11)]
-    return Risk(
+    subjects = sizes.sum()
+    highest, average = 1 / sizes.min(), len(sizes) / subjects
+    below = [float(sizes[sizes < limit].sum() / subjects) for limit in (2, 5, 11)]
+    return ReidentificationRisk(
         float(highest),
         float(average),
         None if fraction is None else float(highest * fraction),
@@ -187,30 +188,30 @@ def risk(sizes: Floats, fraction: float | None = None) -> Risk:
     )
 
 
-def _fraction(table: Table, settings: AnonymitySettings) -> float | None:
+def _fraction(table: EncodedTable, settings: AnonymitySettings) -> float | None:
     if settings.population is None:
         return settings.sampling_fraction
-    people = table.people.total
-    if settings.population < people:
+    subjects = table.subjects.total
+    if settings.population < subjects:
         raise SettingsError(
-            f"the population of {settings.population:,} is smaller than the table, {people:,} people",
+            f"population is {settings.population:,}, but the table has {subjects:,} subjects",
             where="privacy.anonymity.population",
-            remedy="give the number of people the table was drawn from",
+            remedy="give the number of persons that the table was sampled from",
         )
-    return people / settings.population
+    return subjects / settings.population
 
 
-def _sensitive(column: SensitiveCounts, shown: Release, place: Any, classes: int) -> SensitiveMeasure:
-    counts: ClassCounts = class_counts(only(column, shown.kept), place, classes, column.overall)
-    asked = int(column.asked.diversity.l) if column.asked.diversity else 2
-    worst = float(recursive(counts, asked).max())
+def _sensitive(column: SensitiveCounts, release: TableRelease, index: Any, classes: int) -> SensitiveMeasure:
+    counts: ClassCounts = class_counts(restrict_to(column, release.retained), index, classes, column.overall)
+    diversity_l = int(column.attribute.diversity.l) if column.attribute.diversity else 2
+    worst = float(recursive(counts, diversity_l).max())
     return SensitiveMeasure(
-        column.asked.column,
+        column.attribute.column,
         len(column.values),
         int(distinct(counts).min()),
         float(entropy(counts).min()),
         worst if np.isfinite(worst) else None,
-        asked,
+        diversity_l,
         float(equal_distance(counts).max()),
         float(ordered_distance(counts).max()),
         float(counts.shares.max()),
@@ -218,34 +219,38 @@ def _sensitive(column: SensitiveCounts, shown: Release, place: Any, classes: int
 
 
 def _histogram(sizes: Floats) -> tuple[tuple[int, int, int], ...]:
-    bar = np.searchsorted(BUCKETS, sizes, side="right") - 1
-    classes = np.bincount(bar, minlength=len(BUCKETS))
-    people = np.bincount(bar, weights=sizes, minlength=len(BUCKETS))
-    return tuple((low, int(c), int(p)) for low, c, p in zip(BUCKETS, classes, people, strict=True))
+    size_bin = np.searchsorted(SIZE_BINS, sizes, side="right") - 1
+    classes = np.bincount(size_bin, minlength=len(SIZE_BINS))
+    subjects = np.bincount(size_bin, weights=sizes, minlength=len(SIZE_BINS))
+    return tuple((low, int(c), int(p)) for low, c, p in zip(SIZE_BINS, classes, subjects, strict=True))
 
 
-def _utility(table: Table, shown: Release, sizes: Floats, settings: AnonymitySettings) -> Utility:
-    records, columns = table.records, len(table.ladders)
-    counts = table.counts[shown.kept]
-    left_out = records - int(counts.sum())
+def _utility(
+    table: EncodedTable, release: TableRelease, sizes: Floats, settings: AnonymitySettings
+) -> DataUtility:
+    records, columns = table.records, len(table.hierarchies)
+    counts = table.counts[release.retained]
+    suppressed = records - int(counts.sum())
     loss, penalty = 1.0, 0.0
-    for made, covered, weight in zip(table.ladders, shown.covered, settings.weights, strict=True):
-        share = covered[shown.kept] / made.size
-        raw, least = float((counts * share).sum()) + left_out, records / made.size
-        if made.size > 1:
-            loss *= (1 + max((raw - least) / (records - least), 0.0)) ** weight
-        coarse = np.where(covered[shown.kept] > 1, share, 0.0)
-        penalty += (float((counts * coarse).sum()) + left_out) / (records * columns)
-    squares = float((sizes * sizes).sum()) + float(left_out) * records
+    for hierarchy, covered, weight in zip(table.hierarchies, release.covered, settings.weights, strict=True):
+        share = covered[release.retained] / hierarchy.size
+        raw, minimum = float((counts * share).sum()) + suppressed, records / hierarchy.size
+        if hierarchy.size > 1:
+            loss *= (1 + max((raw - minimum) / (records - minimum), 0.0)) ** weight
+        generalised = np.where(covered[release.retained] > 1, share, 0.0)
+        penalty += (float((counts * generalised).sum()) + suppressed) / (records * columns)
+    discernibility = float((sizes * sizes).sum()) + float(suppressed) * records
     average = float(sizes.mean()) / settings.k if len(sizes) else 0.0
-    return Utility(loss - 1, penalty, squares, average)
+    return DataUtility(loss - 1, penalty, discernibility, average)
 
 
-def levels(table: Table, shown: Release) -> list[dict[str, Any]]:
-    """For every quasi-identifier: its level, the highest there is, and how many names are shown."""
+def describe_levels(table: EncodedTable, release: TableRelease) -> list[dict[str, Any]]:
+    """Return for the metrics of a release every quasi-identifier's level, highest level and number of names."""
     rows = []
-    for i, (made, names) in enumerate(zip(table.ladders, shown.names, strict=True)):
-        used: set[Label] = {names[place] for place in np.unique(shown.places[i][shown.kept])}
-        level = None if shown.node is None else shown.node[i]
-        rows.append({"column": made.column, "level": level, "height": made.height, "names": len(used)})
+    for i, (hierarchy, names) in enumerate(zip(table.hierarchies, release.names, strict=True)):
+        used: set[Label] = {names[index] for index in np.unique(release.indices[i][release.retained])}
+        level = None if release.node is None else release.node[i]
+        rows.append(
+            {"column": hierarchy.column, "level": level, "height": hierarchy.height, "names": len(used)}
+        )
     return rows

@@ -1,27 +1,26 @@
-"""From the study document's table ``[privacy.anonymity]`` to settings; what is not understood is refused."""
+"""Parser of the study document's table ``[privacy.anonymity]``; unknown keys are refused."""
 
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import tomllib
 from pathlib import Path
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from abaton.errors import SettingsError
 from abaton.anonymity import settings
 from abaton.anonymity.settings import AnonymitySettings
+from abaton.errors import SettingsError, did_you_mean
 
 WHERE = "privacy.anonymity"
 _MODEL = TypeAdapter(AnonymitySettings)
-_KINDS = {
+_TYPE_NAMES = {
     "bool_type": "true or false",
     "dataclass_type": "a table",
     "float_type": "a number",
     "hierarchy": "exactly one of file, rows, bins, bands, prefix, dates",
-    "int_type": "a whole number",
+    "int_type": "an integer",
     "missing": "given",
     "string_too_short": "a text",
     "string_type": "a text",
@@ -38,49 +37,49 @@ _KEYS = sorted(
 
 
 def settings_from(table: object, *, where: str = WHERE) -> AnonymitySettings:
-    """The settings a study document asks for, from its table as plain values.
+    """Read the anonymity settings from a study document's table.
 
     Args:
-        table: What ``tomllib`` made of ``[privacy.anonymity]``.
-        where: How to name the place in errors.
+        table: ``[privacy.anonymity]`` as read by ``tomllib``.
+        where: the location for errors.
 
     Returns:
         Checked settings.
 
     Raises:
-        SettingsError: A key is unknown, missing, of the wrong kind, or contradicts another.
+        SettingsError: A key is unknown, missing, of the wrong type, or contradicts another.
 
     >>> age = {"column": "age", "hierarchy": {"bins": [5, 10]}}
-    >>> made = settings_from({"k": 3, "quasi_identifiers": [age]})
-    >>> made.k, made.quasi_identifiers[0].hierarchy
+    >>> settings = settings_from({"k": 3, "quasi_identifiers": [age]})
+    >>> settings.k, settings.quasi_identifiers[0].hierarchy
     (3, BinHierarchy(bins=(5.0, 10.0), origin=0.0))
     """
     try:
         return _MODEL.validate_python(table)
     except ValidationError as error:
-        raise _told(error, where) from None
+        raise _to_error(error, where) from None
 
 
-def table_from(made: AnonymitySettings) -> dict[str, Any]:
-    """The table of settings as plain values, as a study document holds it.
+def table_from(anonymity: AnonymitySettings) -> dict[str, Any]:
+    """Return anonymity settings as the JSON values of a study document's table, which can be read back.
 
-    Keys that came later are left out where they say nothing, because consents are pinned to the document's hash.
+    Some default values are omitted, because consents are bound to the hash of the document.
 
-    >>> made = settings_from({"quasi_identifiers": [{"column": "age", "weight": 2}, {"column": "sex"}]})
-    >>> [row.get("weight") for row in table_from(made)["quasi_identifiers"]]
+    >>> settings = settings_from({"quasi_identifiers": [{"column": "age", "weight": 2}, {"column": "sex"}]})
+    >>> [row.get("weight") for row in table_from(settings)["quasi_identifiers"]]
     [2.0, None]
     """
-    table = dataclasses.asdict(made)
+    table = dataclasses.asdict(anonymity)
     for row in table["quasi_identifiers"]:
         if row["weight"] == 1:
             del row["weight"]
-    if not made.rows_are_people:
-        del table["rows_are_people"]
+    if not anonymity.one_row_per_subject:
+        del table["one_row_per_subject"]
     return table
 
 
 def read_settings(study: Path) -> AnonymitySettings:
-    """The anonymity settings of a study document on disk."""
+    """Read the anonymity settings of a study document on disk."""
     try:
         document = tomllib.loads(study.read_text("utf-8"))
     except OSError as error:
@@ -94,34 +93,35 @@ def read_settings(study: Path) -> AnonymitySettings:
         table = table.get(name) if isinstance(table, dict) else None
     if not isinstance(table, dict):
         raise SettingsError(
-            f"the study asks for no anonymity: it has no table [{WHERE}]",
+            f"the study document has no table [{WHERE}]",
             where=str(study),
             remedy="add the table, see docs/anonymity.md",
         )
     return settings_from(table, where=f"{study}: {WHERE}")
 
 
-def _told(error: ValidationError, where: str) -> SettingsError:
-    """The first thing that is wrong, in this room's words; never the value that was found."""
-    found = error.errors(include_url=False, include_input=False)
-    # A key that is not known is likely the one that seems to be missing, misspelt.
-    detail = min(found, key=lambda each: each["type"] != "unexpected_keyword_argument")
-    path, kind, context = detail["loc"], detail["type"], detail.get("ctx", {})
+def _to_error(error: ValidationError, where: str) -> SettingsError:
+    """Return the first problem of the anonymity settings read as an error, without the value found."""
+    problems = error.errors(include_url=False, include_input=False)
+    # An unknown key is reported first: it is likely a misspelt required key.
+    detail = min(problems, key=lambda problem: problem["type"] != "unexpected_keyword_argument")
+    path, problem_type, context = detail["loc"], detail["type"], detail.get("ctx", {})
     if not path:
-        return SettingsError("this must be a table", where=where, remedy="see docs/anonymity.md")
-    end = max(i for i, part in enumerate(path) if isinstance(part, str))
-    place = where + "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path[:end])
+        return SettingsError("the value is not a table", where=where, remedy="see docs/anonymity.md")
+    end = max(i for i, key in enumerate(path) if isinstance(key, str))
+    location = where + "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in path[:end])
     name = path[end]
-    if kind == "unexpected_keyword_argument":
-        return SettingsError(f"'{name}' is not a known key", where=place, remedy=_nearest(str(name)))
-    what: Any = (
-        f"one of {context['expected']}" if kind == "literal_error" else _KINDS.get(kind, "something else")
+    if problem_type == "unexpected_keyword_argument":
+        return SettingsError(f"'{name}' is not a known key", where=location, remedy=_key_hint(str(name)))
+    expected: Any = (
+        f"one of {context['expected']}"
+        if problem_type == "literal_error"
+        else _TYPE_NAMES.get(problem_type, "of another type")
     )
-    return SettingsError(f"'{name}' must be {what}", where=place, remedy="see docs/anonymity.md")
+    return SettingsError(f"'{name}' must be {expected}", where=location, remedy="see docs/anonymity.md")
 
 
-def _nearest(name: str) -> str:
-    if name in _KEYS:  # right elsewhere: "l" is a key of diversity, not of the sensitive column
-        return "it belongs in another table, see docs/anonymity.md"
-    close = difflib.get_close_matches(name, _KEYS, n=1, cutoff=0.6)
-    return f"did you mean '{close[0]}'?" if close else "see docs/anonymity.md for the keys"
+def _key_hint(name: str) -> str:
+    if name in _KEYS:  # "l" is a key of diversity, not of the sensitive column
+        return "move it to the table it belongs to, see docs/anonymity.md"
+    return did_you_mean(name, _KEYS, "see docs/anonymity.md for the keys")

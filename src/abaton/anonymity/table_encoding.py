@@ -1,10 +1,9 @@
-"""From a table on disk or in memory to its different combinations of quasi-identifiers, counted."""
+"""Encoding of a table as its distinct combinations of quasi-identifiers, with counts."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace
-from difflib import get_close_matches
 from pathlib import Path
 
 import numpy as np
@@ -13,182 +12,192 @@ from numpy.typing import NDArray
 
 from abaton.anonymity.equivalence_classes import (
     Codes,
-    People,
-    Places,
+    EncodedTable,
+    Indices,
+    MultiValueSubjects,
     SensitiveCounts,
-    Several,
-    Table,
-    compact,
-    people_of,
-    sizes,
+    SubjectIndex,
+    class_sizes,
+    index_subjects,
+    number_rows,
 )
-from abaton.anonymity.hierarchies import Label, Ladder, aliases, ladder
+from abaton.anonymity.hierarchies import Hierarchy, Label, build_hierarchy, map_to_leaves
 from abaton.anonymity.privacy_models import class_counts
-from abaton.anonymity.settings import AnonymitySettings, QuasiIdentifier, Sensitive
-from abaton.errors import SettingsError
+from abaton.anonymity.settings import AnonymitySettings, QuasiIdentifier, SensitiveAttribute
+from abaton.errors import SettingsError, did_you_mean
 
-_WHOSE, _RECORDS = "\0whose", "\0records"
-"""Names that no column of a table has."""
+_SUBJECT, _RECORDS = "\0subject", "\0records"
+"""Column names that no table has."""
 
 
 def encode(
     frame: pl.LazyFrame | pl.DataFrame, settings: AnonymitySettings, *, folder: Path = Path()
-) -> Table:
-    """Count the different combinations of quasi-identifiers and sensitive values of a table, and who has them.
+) -> EncodedTable:
+    """Encode a table: count its combinations of quasi-identifiers and sensitive values, and their subjects.
 
-    Rows without a subject are taken for rows of one and the same person: nobody can say that they are more.
+    Rows without a subject count as rows of one subject, the safe assumption.
 
     Args:
-        frame: The table; only the columns named in the settings are read.
-        settings: What the study asks.
-        folder: Where hierarchy files lie.
+        frame: the table; only the columns in the settings are read.
+        settings: the study's settings.
+        folder: the folder of hierarchy files.
 
     Raises:
-        SettingsError: A column is missing, the table is empty, values are not in a hierarchy, or it is not said
-            whose record a row is.
+        SettingsError: A column is missing, the table is empty, values are not in a hierarchy, or the subject of a row
+            is not specified.
     """
-    if settings.subject is None and not settings.rows_are_people:
+    if settings.subject is None and not settings.one_row_per_subject:
         raise SettingsError(
-            "it is not said whose record a row is, and k counts people",
+            "neither subject nor one_row_per_subject is given, and k counts subjects",
             where="privacy.anonymity",
-            remedy="name the column that tells people apart: subject = '...' (--subject), or say "
-            "rows_are_people = true (--rows-are-people) if no two rows are of one person",
+            remedy="give the column that identifies subjects: subject = '...' (--subject), or set "
+            "one_row_per_subject = true (--one-row-per-subject) if no two rows belong to one subject",
         )
     names = [q.column for q in settings.quasi_identifiers] + [s.column for s in settings.sensitive]
     lazy = frame.lazy()
     schema = lazy.collect_schema()
-    check_columns(schema.names(), [*names, *settings.keep, *filter(None, [settings.subject])])
-    texts = [as_text(name, schema[name]) for name in names]
+    check_columns(schema.names(), [*names, *settings.passthrough_columns, *filter(None, [settings.subject])])
+    texts = [to_text(name, schema[name]) for name in names]
     if settings.subject is not None:
-        texts.append(_whose(settings.subject, schema[settings.subject], settings.missing))
-        names.append(_WHOSE)
-    tallies = collect(lazy.select(texts).group_by(names).agg(pl.len().alias(_RECORDS)))
-    if tallies.height == 0:
+        texts.append(_subject_expression(settings.subject, schema[settings.subject], settings.missing_values))
+        names.append(_SUBJECT)
+    records_by_row = collect_streaming(lazy.select(texts).group_by(names).agg(pl.len().alias(_RECORDS)))
+    if records_by_row.height == 0:
         raise SettingsError("the table has no records", remedy="give a table with at least one record")
-    ladders, codes = [], []
+    hierarchies, codes = [], []
     for quasi in settings.quasi_identifiers:
-        physical, values = _factorise(tallies[quasi.column])
-        made = _ladder(quasi, values, settings.missing, folder)
-        places = leaf_codes(made, values, settings.missing)
-        ladders.append(made)
-        codes.append(np.array(list(places.values()), np.int32)[physical])
-    return _gather(tallies, settings, tuple(ladders), codes)
+        physical, values = _factorise(records_by_row[quasi.column])
+        hierarchy = _hierarchy(quasi, values, settings.missing_values, folder)
+        leaves = leaf_codes(hierarchy, values, settings.missing_values)
+        hierarchies.append(hierarchy)
+        codes.append(np.array(list(leaves.values()), np.int32)[physical])
+    return _merge_rows(records_by_row, settings, tuple(hierarchies), codes)
 
 
-def collect(frame: pl.LazyFrame) -> pl.DataFrame:
-    """Run a query in bounded memory; what goes wrong is told without quoting cells."""
+def collect_streaming(frame: pl.LazyFrame) -> pl.DataFrame:
+    """Run the query that encodes a table in bounded memory; errors do not quote cells."""
     try:
         return frame.collect(engine="streaming")
     except pl.exceptions.PolarsError:
-        remedy = "check that all its rows are alike"
-        raise SettingsError("the table cannot be read to its end", remedy=remedy) from None
+        remedy = "check that all its rows have the same columns"
+        raise SettingsError("the table cannot be read completely", remedy=remedy) from None
 
 
-def as_text(column: str, kind: pl.DataType) -> pl.Expr:
-    """A column as text, the way hierarchies name its values: 63.0 is 63 and NaN is missing."""
+def to_text(column: str, data_type: pl.DataType) -> pl.Expr:
+    """Encode a table's column as text in the form of hierarchies: 63.0 is 63 and NaN is missing."""
     cell = pl.col(column)
-    if kind.is_nested():
-        raise SettingsError("a column holds lists or records, not values", where=f"column '{column}'")
-    if not kind.is_float():
+    if data_type.is_nested():
+        raise SettingsError(
+            "a column contains lists or records instead of values", where=f"column '{column}'"
+        )
+    if not data_type.is_float():
         return cell.cast(pl.String)
-    whole = cell.is_finite() & (cell == cell.floor()) & (cell.abs() < 2**53)
-    number = cell.cast(pl.Int64, strict=False).cast(pl.String)
-    text = pl.when(whole).then(number).otherwise(cell.cast(pl.String))
+    is_integer = cell.is_finite() & (cell == cell.floor()) & (cell.abs() < 2**53)
+    integer = cell.cast(pl.Int64, strict=False).cast(pl.String)
+    text = pl.when(is_integer).then(integer).otherwise(cell.cast(pl.String))
     return pl.when(cell.is_nan()).then(None).otherwise(text).alias(column)
 
 
-def _whose(column: str, kind: pl.DataType, missing: Collection[str]) -> pl.Expr:
-    """Whose record a row is: the subject's text without blanks around it; nobody's is an empty text."""
-    text = as_text(column, kind).str.strip_chars().fill_null("")
-    return pl.when(text.is_in(list(missing))).then(pl.lit("")).otherwise(text).alias(_WHOSE)
+def _subject_expression(column: str, data_type: pl.DataType, missing: Collection[str]) -> pl.Expr:
+    """Encode the subject of each row of a table as stripped text; empty if missing."""
+    text = to_text(column, data_type).str.strip_chars().fill_null("")
+    return pl.when(text.is_in(list(missing))).then(pl.lit("")).otherwise(text).alias(_SUBJECT)
 
 
-def clean(value: Label, missing: Collection[str]) -> Label:
-    """A cell's value: blanks around it do not count, and some texts mean "not known"."""
+def normalise_cell(value: Label, missing: Collection[str]) -> Label:
+    """Return a cell of a table to encode without surrounding blanks; ``None`` if missing."""
     text = (value or "").strip()
     return None if not text or text in missing else text
 
 
-def leaf_codes(made: Ladder, values: Sequence[Label], missing: Collection[str]) -> dict[Label, int]:
-    """Which leaf of a ladder each cell text of a table is."""
-    cleaned = {value: clean(value, missing) for value in values}
-    places = aliases(made, set(cleaned.values()))
-    return {value: places[text] for value, text in cleaned.items()}
+def leaf_codes(hierarchy: Hierarchy, values: Sequence[Label], missing: Collection[str]) -> dict[Label, int]:
+    """Encode each cell text of a table as the leaf of a hierarchy."""
+    normalised = {value: normalise_cell(value, missing) for value in values}
+    leaves = map_to_leaves(hierarchy, set(normalised.values()))
+    return {value: leaves[text] for value, text in normalised.items()}
 
 
-def _ladder(
+def _hierarchy(
     quasi: QuasiIdentifier, values: Sequence[Label], missing: Collection[str], folder: Path
-) -> Ladder:
-    different = list(dict.fromkeys(clean(value, missing) for value in values))
-    return ladder(quasi, different, folder=folder, missing=missing)
+) -> Hierarchy:
+    distinct = list(dict.fromkeys(normalise_cell(value, missing) for value in values))
+    return build_hierarchy(quasi, distinct, folder=folder, missing_values=missing)
 
 
-def check_columns(have: Sequence[str], asked: Sequence[str]) -> None:
-    """Complain about columns the study names and the table does not have."""
-    absent = [name for name in asked if name not in have]
+def check_columns(present: Sequence[str], required: Sequence[str]) -> None:
+    """Raise an error for a column that the settings name and the table to encode does not have."""
+    absent = [name for name in required if name not in present]
     if absent:
-        close = get_close_matches(absent[0], have, n=1, cutoff=0.6)
-        guess = f"did you mean '{close[0]}'? " if close else ""
         raise SettingsError(
             f"the table has no column '{absent[0]}'",
             where="privacy.anonymity",
-            remedy=f"{guess}its columns are {', '.join(have)}",
+            remedy=f"{did_you_mean(absent[0], present)} its columns are {', '.join(present)}".strip(),
         )
 
 
-def _gather(
-    tallies: pl.DataFrame, settings: AnonymitySettings, ladders: tuple[Ladder, ...], codes: list[Codes]
-) -> Table:
-    """Merge rows that differ in people and sensitive values only, and keep those as counts beside them."""
-    counts = tallies[_RECORDS].to_numpy().astype(np.int64)
-    key = compact(codes, [len(made.labels[0]) for made in ladders])
-    totals = sizes(key, counts).astype(np.int64)
+def _merge_rows(
+    records_by_row: pl.DataFrame,
+    settings: AnonymitySettings,
+    hierarchies: tuple[Hierarchy, ...],
+    codes: list[Codes],
+) -> EncodedTable:
+    """Merge encoded rows that differ only in subjects and sensitive values, and store these as counts."""
+    counts = records_by_row[_RECORDS].to_numpy().astype(np.int64)
+    key = number_rows(codes, [len(hierarchy.labels[0]) for hierarchy in hierarchies])
+    totals = class_sizes(key, counts).astype(np.int64)
     first = np.empty(len(totals), np.intp)
     first[key] = np.arange(len(key))
-    person = None
-    people = People(totals)
+    subject = None
+    subjects = SubjectIndex(totals)
     if settings.subject is not None:
-        person = tallies[_WHOSE].rank("dense").to_numpy().astype(np.intp) - 1
-        people = people_of(person, key, len(totals))
+        subject = records_by_row[_SUBJECT].rank("dense").to_numpy().astype(np.intp) - 1
+        subjects = index_subjects(subject, key, len(totals))
     sensitive = []
-    for asked in settings.sensitive:
-        physical, values = _factorise(tallies[asked.column])
-        texts = [clean(value, settings.missing) for value in values]
-        ordered = ordered_values(texts, asked)
-        place = {value: i for i, value in enumerate(ordered)}
-        value = np.array([place[text] for text in texts], np.intp)[physical]
-        if person is None:
+    for attribute in settings.sensitive:
+        physical, values = _factorise(records_by_row[attribute.column])
+        texts = [normalise_cell(value, settings.missing_values) for value in values]
+        ordered = ordered_values(texts, attribute)
+        index = {value: i for i, value in enumerate(ordered)}
+        value = np.array([index[text] for text in texts], np.intp)[physical]
+        if subject is None:
             pairs, pair = np.unique(key * len(ordered) + value, return_inverse=True)
-            tally = np.bincount(pair, weights=counts).astype(np.int64)
-            sensitive.append(SensitiveCounts(asked, ordered, *np.divmod(pairs, len(ordered)), tally))
+            records = np.bincount(pair, weights=counts).astype(np.int64)
+            sensitive.append(SensitiveCounts(attribute, ordered, *np.divmod(pairs, len(ordered)), records))
         else:
-            sensitive.append(_of_people(SensitiveCounts(asked, ordered, key, value, counts), person))
-    return Table(ladders, tuple(column[first] for column in codes), totals, people, tuple(sensitive))
+            sensitive.append(
+                _count_subjects(SensitiveCounts(attribute, ordered, key, value, counts), subject)
+            )
+    return EncodedTable(
+        hierarchies, tuple(column[first] for column in codes), totals, subjects, tuple(sensitive)
+    )
 
 
-def _of_people(found: SensitiveCounts, person: Places) -> SensitiveCounts:
-    """From rows to people: who has one combination and one value is counted, who has more is listed."""
-    width = len(found.values)
-    pairs, pair = np.unique(found.tuples * width + found.codes, return_inverse=True)
-    owned = np.unique(person * len(pairs) + pair)
+def _count_subjects(row_counts: SensitiveCounts, subject: Indices) -> SensitiveCounts:
+    """Convert row counts of an encoded table to subject counts; subjects with several values are listed."""
+    width = len(row_counts.values)
+    pairs, pair = np.unique(row_counts.combinations * width + row_counts.codes, return_inverse=True)
+    owned = np.unique(subject * len(pairs) + pair)
     owner, pair = owned // len(pairs), owned % len(pairs)
-    once = np.bincount(owner)[owner] == 1
-    counts = np.bincount(pair[once], minlength=len(pairs))
+    is_single = np.bincount(owner)[owner] == 1
+    counts = np.bincount(pair[is_single], minlength=len(pairs))
     used = np.flatnonzero(counts)
-    rest = pairs[pair[~once]]
-    people = np.unique(owner[~once], return_inverse=True)[1]
-    made = replace(
-        found,
-        tuples=pairs[used] // width,
+    multiple = pairs[pair[~is_single]]
+    subjects = np.unique(owner[~is_single], return_inverse=True)[1]
+    subject_counts = replace(
+        row_counts,
+        combinations=pairs[used] // width,
         codes=pairs[used] % width,
         counts=counts[used],
-        several=Several(rest // width, people, rest % width) if len(rest) else None,
+        multi_value_subjects=MultiValueSubjects(multiple // width, subjects, multiple % width)
+        if len(multiple)
+        else None,
     )
-    if made.several is None:
-        return made
-    one = np.zeros(int(found.tuples.max()) + 1, np.intp)
-    whole = class_counts(made, one, 1, np.ones(width))
-    return replace(made, whole=np.bincount(whole.values, whole.counts, width).astype(np.int64))
+    if subject_counts.multi_value_subjects is None:
+        return subject_counts
+    one_class = np.zeros(int(row_counts.combinations.max()) + 1, np.intp)
+    totals = class_counts(subject_counts, one_class, 1, np.ones(width))
+    value_totals = np.bincount(totals.values, totals.counts, width).astype(np.int64)
+    return replace(subject_counts, value_totals=value_totals)
 
 
 def _factorise(column: pl.Series) -> tuple[NDArray[np.intp], list[Label]]:
@@ -201,19 +210,19 @@ def _factorise(column: pl.Series) -> tuple[NDArray[np.intp], list[Label]]:
     return physical.to_numpy().astype(np.intp), values
 
 
-def ordered_values(values: Sequence[Label], asked: Sensitive) -> tuple[Label, ...]:
-    """A sensitive column's different values from lowest to highest, a missing one last."""
-    different = set(values)
-    order: tuple[Label, ...] = asked.closeness.order if asked.closeness else ()
+def ordered_values(values: Sequence[Label], attribute: SensitiveAttribute) -> tuple[Label, ...]:
+    """Return the distinct values of a sensitive column to encode, lowest first, a missing one last."""
+    distinct = set(values)
+    order: tuple[Label, ...] = attribute.closeness.order if attribute.closeness else ()
     if not order:
-        return tuple(sorted(different, key=_rank))
-    if strangers := len(different - {*order, None}):
+        return tuple(sorted(distinct, key=_rank))
+    if unknown := len(distinct - {*order, None}):
         raise SettingsError(
-            f"{strangers} values of the table are not in the order given",
-            where=f"sensitive '{asked.column}'",
+            f"{unknown} values of the table are not in the given order",
+            where=f"sensitive '{attribute.column}'",
             remedy="list every value under closeness.order",
         )
-    return tuple(value for value in (*order, None) if value in different)
+    return tuple(value for value in (*order, None) if value in distinct)
 
 
 def _rank(value: Label) -> tuple[bool, float, str]:

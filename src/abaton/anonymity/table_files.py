@@ -1,4 +1,4 @@
-"""Tables on disk: CSV, Parquet and NDJSON in; the released table out, whole or not at all."""
+"""Tables on disk: reading of CSV, Parquet and NDJSON, and atomic writing of a release."""
 
 from __future__ import annotations
 
@@ -6,37 +6,37 @@ from pathlib import Path
 
 import polars as pl
 
-from abaton.anonymity.equivalence_classes import Table
-from abaton.anonymity.release import Release
+from abaton.anonymity.equivalence_classes import EncodedTable
+from abaton.anonymity.release import TableRelease
 from abaton.anonymity.settings import AnonymitySettings
-from abaton.anonymity.table_encoding import as_text, check_columns, collect, leaf_codes
-from abaton.atomic_files import replacing
+from abaton.anonymity.table_encoding import check_columns, collect_streaming, leaf_codes, to_text
+from abaton.atomic_files import atomic_write
 from abaton.errors import AbatonError, SettingsError
 
 FORMATS = (".csv", ".tsv", ".parquet", ".ndjson", ".jsonl")
 
 
 def scan(path: Path, *, separator: str = "") -> pl.LazyFrame:
-    """Open a table without reading it: CSV or TSV with a header line, Parquet, or one JSON object per line.
+    """Open a table file lazily: CSV or TSV with a header line, Parquet, or one JSON object per line.
 
     Args:
-        path: The file; its ending says what it is.
-        separator: Of a CSV; empty means found from the header line.
+        path: the file; its suffix is the format.
+        separator: of a CSV; by default detected from the header line.
 
     Raises:
-        SettingsError: The file is not there, not a table, or of another kind.
+        SettingsError: The file does not exist, is not a table, or has another format.
     """
-    kind = _kind(path)
+    suffix = _check_suffix(path)
     if not path.is_file():
-        raise SettingsError("the table is not there", where=str(path), remedy="check the path")
+        raise SettingsError("the table does not exist", where=str(path), remedy="check the path")
     try:
-        if kind in (".csv", ".tsv"):
-            # Every cell stays the text it is: 007 is a code, not a seven.
+        if suffix in (".csv", ".tsv"):
+            # Cells stay text: 007 is a code and not a number.
             frame = pl.scan_csv(path, separator=separator or separator_of(path), infer_schema=False)
         else:
             frame = (
                 pl.scan_parquet(path)
-                if kind == ".parquet"
+                if suffix == ".parquet"
                 else pl.scan_ndjson(path, infer_schema_length=None)
             )
         frame.collect_schema()
@@ -46,102 +46,107 @@ def scan(path: Path, *, separator: str = "") -> pl.LazyFrame:
 
 
 def separator_of(path: Path) -> str:
-    """The sign between the cells of a CSV's header line: comma, semicolon, tab or bar."""
+    """Return the separator of a CSV file's header line: comma, semicolon, tab or bar."""
     with path.open("rb") as file:
         header = file.readline(1_000_000)
-    return max(",;\t|", key=lambda sign: header.count(sign.encode()))
+    return max(",;\t|", key=lambda separator: header.count(separator.encode()))
 
 
 def write(
     frame: pl.LazyFrame,
-    table: Table,
-    shown: Release,
+    table: EncodedTable,
+    release: TableRelease,
     settings: AnonymitySettings,
     path: Path,
     *,
     separator: str = ",",
 ) -> list[str]:
-    """Write what a release shows of a table, row by row in the table's order; left-out rows are not written.
+    """Write an anonymised table to a file, row by row in the table's order, without suppressed rows.
 
-    Only quasi-identifiers, sensitive columns and the columns the study keeps are written. The file appears
-    when it is complete.
+    Only quasi-identifiers, sensitive columns and passthrough columns are written. The file appears when it is complete.
 
     Args:
-        frame: The table as scanned.
-        table: The same table, counted.
-        shown: What may be shown of it.
-        settings: What the study asks.
-        path: Where to write; its ending says as what.
-        separator: For a CSV.
+        frame: the scanned table.
+        table: the encoded table.
+        release: the release.
+        settings: the study's settings.
+        path: the output file; its suffix is the format.
+        separator: of a CSV.
 
     Returns:
-        The columns of the table that were left out.
+        The columns that were dropped.
     """
-    released = recoded_frame(frame, table, shown, settings)
+    released = recoded_frame(frame, table, release, settings)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(path) as begun:
-            if _kind(path) in (".csv", ".tsv"):
-                released.sink_csv(begun, separator="\t" if _kind(path) == ".tsv" else separator)
-            elif _kind(path) == ".parquet":
-                released.sink_parquet(begun)
+        with atomic_write(path) as temporary_path:
+            if _check_suffix(path) in (".csv", ".tsv"):
+                released.sink_csv(
+                    temporary_path, separator="\t" if _check_suffix(path) == ".tsv" else separator
+                )
+            elif _check_suffix(path) == ".parquet":
+                released.sink_parquet(temporary_path)
             else:
-                released.sink_ndjson(begun)
+                released.sink_ndjson(temporary_path)
     except (pl.exceptions.PolarsError, OSError):
         raise AbatonError(
-            "the released table cannot be written", where=str(path), remedy="check the folder and its space"
+            "the released table cannot be written",
+            where=str(path),
+            remedy="check the folder and the free disk space",
         ) from None
     return [name for name in frame.collect_schema().names() if name not in settings.columns]
 
 
 def recoded_frame(
-    frame: pl.LazyFrame, table: Table, shown: Release, settings: AnonymitySettings
+    frame: pl.LazyFrame, table: EncodedTable, release: TableRelease, settings: AnonymitySettings
 ) -> pl.LazyFrame:
-    """The released table: each record's combination is looked up, and its quasi-identifiers renamed."""
+    """Return the anonymised table to write: quasi-identifiers become the names of their combination."""
     schema = frame.collect_schema()
     check_columns(schema.names(), settings.columns)
     columns = [quasi.column for quasi in settings.quasi_identifiers]
     codes, renamed = [], []
-    book: dict[str, pl.Series] = {}
-    texts = {name: as_text(name, schema[name]) for name in columns}
-    values = collect(frame.select([text.unique().implode() for text in texts.values()]))
-    for i, ((name, text), made) in enumerate(zip(texts.items(), table.ladders, strict=True)):
-        places = leaf_codes(made, values[name][0].to_list(), settings.missing)
-        code = text.replace_strict(list(places), list(places.values()), return_dtype=pl.Int32)
+    lookup: dict[str, pl.Series] = {}
+    texts = {name: to_text(name, schema[name]) for name in columns}
+    values = collect_streaming(frame.select([text.unique().implode() for text in texts.values()]))
+    for i, ((name, text), hierarchy) in enumerate(zip(texts.items(), table.hierarchies, strict=True)):
+        leaves = leaf_codes(hierarchy, values[name][0].to_list(), settings.missing_values)
+        code = text.replace_strict(list(leaves), list(leaves.values()), return_dtype=pl.Int32)
         codes.append(code.alias(f"__code{i}"))
-        book[f"__code{i}"] = pl.Series(table.codes[i][shown.kept], dtype=pl.Int32)
-        if shown.node is not None and shown.node[i] == 0 and schema[name] != pl.String:
-            # Shown as it is: the column keeps its type, and all ways to write "not known" become one.
-            unknown = [place for place, label in enumerate(made.labels[0]) if label is None]
-            known = ~pl.col(f"__code{i}").is_in(unknown)
-            renamed.append(pl.when(known).then(pl.col(name)).otherwise(None).alias(name))
+        lookup[f"__code{i}"] = pl.Series(table.codes[i][release.retained], dtype=pl.Int32)
+        if release.node is not None and release.node[i] == 0 and schema[name] != pl.String:
+            # Unchanged: the column keeps its type, and all texts for a missing value become null.
+            missing = [code for code, label in enumerate(hierarchy.labels[0]) if label is None]
+            is_present = ~pl.col(f"__code{i}").is_in(missing)
+            renamed.append(pl.when(is_present).then(pl.col(name)).otherwise(None).alias(name))
             continue
-        book[f"__name{i}"] = pl.Series(shown.names[i], dtype=pl.String).gather(shown.places[i][shown.kept])
+        lookup[f"__name{i}"] = pl.Series(release.names[i], dtype=pl.String).gather(
+            release.indices[i][release.retained]
+        )
         renamed.append(pl.col(f"__name{i}").alias(name))
     keys = [f"__code{i}" for i in range(len(columns))]
     joined = frame.with_columns(codes).join(
-        pl.LazyFrame(book), on=keys, how="inner", maintain_order="left", nulls_equal=True
+        pl.LazyFrame(lookup), on=keys, how="inner", maintain_order="left", nulls_equal=True
     )
     others = [name for name in schema.names() if name in settings.columns and name not in columns]
-    shape = {name: i for i, name in enumerate(schema.names())}
-    chosen = [*zip(columns, renamed, strict=True), *((name, pl.col(name)) for name in others)]
-    return joined.select([column for _, column in sorted(chosen, key=lambda pair: shape[pair[0]])])
+    positions = {name: i for i, name in enumerate(schema.names())}
+    selected = [*zip(columns, renamed, strict=True), *((name, pl.col(name)) for name in others)]
+    return joined.select([column for _, column in sorted(selected, key=lambda pair: positions[pair[0]])])
 
 
-def _kind(path: Path) -> str:
-    kind = path.suffix.lower()
-    if kind not in FORMATS:
+def _check_suffix(path: Path) -> str:
+    suffix = path.suffix.lower()
+    if suffix not in FORMATS:
         raise SettingsError(
-            f"'{path.suffix or path.name}' is not a kind of table known here",
+            f"'{path.suffix or path.name}' is not a supported table format",
             where=str(path),
             remedy=f"use {', '.join(FORMATS)}",
         )
-    return kind
+    return suffix
 
 
 def _unreadable(path: Path) -> SettingsError:
     return SettingsError(
-        "the file is not the table its ending says it is",
+        "the content of the file does not match its suffix",
         where=str(path),
         remedy="check the file and its header",
     )

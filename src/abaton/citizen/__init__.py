@@ -1,5 +1,5 @@
-"""The citizen's page: see what of your records would leave, say yes, send it sealed, and take it back.
+"""Citizen page: preview of the records that would leave, consent, sealed transfer and withdrawal.
 
-The same Python runs in a browser (Pyodide) and here: :mod:`abaton.citizen.browser_api` is all that the page calls. It needs
-no numbers, no database and no cryptography; keys and sealing are the browser's own.
+The same Python runs in the browser (Pyodide) and on a server: the page calls :mod:`abaton.citizen.browser_api` only.
+It needs no NumPy, database or cryptography; keys and sealing use the browser's WebCrypto.
 """

@@ -1,7 +1,7 @@
-"""All that the page asks of Python: text and bytes in, text and bytes out.
+"""Python functions that the citizen page calls: text and bytes in, text and bytes out.
 
-It runs in a browser's worker as it runs here. Nothing of a record is written anywhere; it is gone when the page is
-closed or another file is chosen. Keys never come here, but for the one from which the person's pseudonyms are made.
+The module runs in a web worker. Records are kept in memory only, until the page is closed or other files are chosen.
+The only key it receives is the one that pseudonyms are derived from.
 """
 
 from __future__ import annotations
@@ -13,135 +13,146 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from abaton.citizen.preview import Prepared, prepare
-from abaton.citizen.study_facts import told
-from abaton.citizen.uploads import PickedError, Unusable, one_person, read_picked
+from abaton.citizen.preview import PreviewResult, prepare_preview
+from abaton.citizen.study_facts import study_facts_for_page
+from abaton.citizen.uploads import UnusableReason, UploadError, check_one_patient, read_upload
 from abaton.deid.pseudonyms import Pseudonyms
-from abaton.errors import AbatonError, Refused
-from abaton.fhir.bundles import opened
-from abaton.governance.consent import Action, Ask, make_consent
+from abaton.errors import AbatonError, RefusedError
+from abaton.fhir.bundles import bundle_resources
+from abaton.governance.consent import ConsentAction, ConsentQuery, make_consent
 from abaton.study.document import FORMAT, Study
-from abaton.study.eligibility.criterion_evaluation import judge
+from abaton.study.eligibility.criterion_evaluation import evaluate_eligibility
 
 Json = dict[str, Any]
-_SHORTENED = 200
+_MAX_TEXT_LENGTH = 200
 
 
-class Phone:
-    """One study on one person's device."""
+class BrowserApi:
+    """One study on one citizen's device."""
 
     def __init__(self) -> None:
         self._study: Study | None = None
         self._documents: list[Json] = []
-        self._prepared: Prepared | None = None
+        self._preview: PreviewResult | None = None
 
     def open_study(self, content: str, document: str, today: str) -> str:
-        """Read a study document, which must be the one with this fingerprint.
+        """Parse a study document in the browser, verify its digest, and return its facts for the page as JSON.
 
         Args:
-            content: The document as the intake serves it.
-            document: The fingerprint that was asked for.
-            today: The day, as YYYY-MM-DD.
+            content: The document as served by the intake.
+            document: Requested digest.
+            today: Current date, as YYYY-MM-DD.
         """
         table = json.loads(content)
         if not isinstance(table, dict) or table.pop("format", None) != FORMAT:
-            raise Refused("this is no study document of this form", remedy="reload the page")
+            raise RefusedError("the study document has an unknown format", remedy="reload the page")
         try:
             study = Study.model_validate_json(json.dumps(table), strict=True)
         except ValidationError:
-            raise Refused("the study document cannot be read", remedy="tell the research centre") from None
+            raise RefusedError("the study document is invalid", remedy="inform the research centre") from None
         if study.hash != document:
-            raise Refused("this is not the study that was asked for", remedy="tell the research centre")
+            raise RefusedError(
+                "the study document differs from the requested digest", remedy="inform the research centre"
+            )
         self._study = study
-        return json.dumps(told(study, date.fromisoformat(today)))
+        return json.dumps(study_facts_for_page(study, date.fromisoformat(today)))
 
-    def pick(self, raw: bytes) -> str:
-        """Take one more file of the person's records; if it cannot be used, the answer says why and nothing changes."""
+    def add_file(self, raw: bytes) -> str:
+        """Add a file of records in the browser; return the number of records, or the problem that prevents its use."""
         try:
-            found = read_picked(bytes(raw))
-            one_person([*self._documents, *found])
-        except PickedError as error:
+            documents = read_upload(bytes(raw))
+            check_one_patient([*self._documents, *documents])
+        except UploadError as error:
             return json.dumps({"problem": error.code.value})
-        except (Refused, RecursionError, MemoryError):
-            return json.dumps({"problem": Unusable.DOUBTFUL.value})
-        self._documents += found
-        self._prepared = None
-        return json.dumps({"records": sum(1 for each in self._documents for _ in opened(each))})
+        except (RefusedError, RecursionError, MemoryError):
+            return json.dumps({"problem": UnusableReason.UNCLEAR.value})
+        self._documents += documents
+        self._preview = None
+        return json.dumps(
+            {"records": sum(1 for document in self._documents for _ in bundle_resources(document))}
+        )
 
-    def forget(self) -> None:
-        """Let go of all records."""
-        self._documents, self._prepared = [], None
+    def clear_records(self) -> None:
+        """Remove all records from the browser's memory."""
+        self._documents, self._preview = [], None
 
-    def eligible(self, today: str) -> str:
-        """Whether the person may take part, with the answer on every criterion."""
-        records = [record for each in self._documents for record in opened(each)]
-        judged = judge(self._ready().eligibility, records, date.fromisoformat(today))
-        verdicts = [{"answer": each.answer.value, "reason": each.reason} for each in judged.verdicts]
-        return json.dumps({"eligible": judged.eligible, "verdicts": verdicts})
+    def check_eligibility(self, today: str) -> str:
+        """Return to the browser whether the citizen is eligible, with the result of each criterion."""
+        records = [record for document in self._documents for record in bundle_resources(document)]
+        result = evaluate_eligibility(self._opened_study().eligibility, records, date.fromisoformat(today))
+        criteria = [
+            {"answer": criterion.answer.value, "reason": criterion.reason} for criterion in result.results
+        ]
+        return json.dumps({"eligible": result.eligible, "criteria": criteria})
 
-    def prepare(self, key: bytes, today: str) -> str:
-        """What would leave, beside what there was: cards with rows, counts, and reasons by place.
+    def prepare_records(self, key: bytes, today: str) -> str:
+        """Return the preview for the browser: rows before and after de-identification, counts, reasons by path.
 
         Args:
-            key: 32 bytes from which the person's pseudonyms for this study are made.
-            today: The day, as YYYY-MM-DD.
+            key: 32 bytes from which pseudonyms for this study are derived.
+            today: Current date, as YYYY-MM-DD.
         """
-        study, day = self._ready(), date.fromisoformat(today)
-        names = Pseudonyms(study.study.id, bytes(key))
+        study, day = self._opened_study(), date.fromisoformat(today)
+        pseudonyms = Pseudonyms(study.study.id, bytes(key))
         try:
-            self._prepared = prepare(self._documents, study.need(day), names, year=day.year)
+            self._preview = prepare_preview(
+                self._documents, study.data_request(day), pseudonyms, year=day.year
+            )
         except (AbatonError, RecursionError):
-            self._prepared = None
-            return json.dumps({"problem": Unusable.DOUBTFUL.value})
-        return json.dumps(_shown(self._prepared), ensure_ascii=False)
+            self._preview = None
+            return json.dumps({"problem": UnusableReason.UNCLEAR.value})
+        return json.dumps(_preview_json(self._preview), ensure_ascii=False)
 
     def content(self) -> bytes:
-        """What would be sent, to the byte: one record in a line."""
-        if self._prepared is None:
-            raise Refused("nothing was prepared", remedy="choose a file first")
-        return self._prepared.content
+        """Return to the browser the exact bytes to send, one record per line."""
+        if self._preview is None:
+            raise RefusedError("no records were prepared", remedy="choose a file first")
+        return self._preview.content
 
     def consents(self, subject: str, now: str) -> str:
-        """The two FHIR Consents of a person: to be told of this study, and to take part in it.
+        """Return to the browser the citizen's two FHIR Consents: general opt-in, and study consent.
 
         Args:
-            subject: The person's tag in this study.
-            now: The time, as the browser writes it in UTC.
+            subject: Registry pseudonym of the citizen in this study.
+            now: Current time in UTC, as the browser writes it.
         """
-        study, start = self._ready(), datetime.fromisoformat(now).astimezone(UTC)
-        ask = Ask(subject, study.study.id, study.hash)
-        actions = (Action.COLLECT, Action.SEND, Action.TRAIN)
-        kinds = sorted({requirement.type for requirement in study.data})
-        made = make_consent(ask, start, study.ends, actions=actions, kinds=kinds)
-        return json.dumps([make_consent(Ask(subject), start, study.ends), made])
+        study, start = self._opened_study(), datetime.fromisoformat(now).astimezone(UTC)
+        query = ConsentQuery(subject, study.study.id, study.hash)
+        actions = (ConsentAction.COLLECT, ConsentAction.SEND, ConsentAction.TRAIN)
+        resource_types = sorted({requirement.type for requirement in study.data})
+        study_consent = make_consent(query, start, study.end, actions=actions, resource_types=resource_types)
+        return json.dumps([make_consent(ConsentQuery(subject), start, study.end), study_consent])
 
-    def _ready(self) -> Study:
+    def _opened_study(self) -> Study:
         if self._study is None:
-            raise Refused("no study was opened", remedy="reload the page")
+            raise RefusedError("no study is open", remedy="reload the page")
         return self._study
 
 
-def _shown(made: Prepared) -> Json:
-    """The preview in the form that the page draws; long texts are shortened for the eye only."""
-    counts = made.counts
+def _preview_json(preview: PreviewResult) -> Json:
+    """Return the preview as JSON for the browser; long texts are shortened for display."""
+    counts = preview.counts
     return {
         "cards": [
             {
-                "type": card.type,
+                "resource_type": card.resource_type,
                 "rows": [
-                    [row.path, _short(row.before), _short(row.after), row.fate.value] for row in card.rows
+                    [row.path, _shorten(row.before), _shorten(row.after), row.outcome.value]
+                    for row in card.rows
                 ],
             }
-            for card in made.cards
+            for card in preview.cards
         ],
-        "values": sum(counts[fate] for fate in ("kept", "changed", "removed")),
-        "leave": counts["kept"] + counts["changed"],
+        "values": sum(counts[outcome] for outcome in ("unchanged", "changed", "removed")),
+        "released": counts["unchanged"] + counts["changed"],
         "counts": dict(counts),
-        "reasons": made.reasons,
-        "bytes": len(made.content),
-        "sha256": hashlib.sha256(made.content).hexdigest(),
+        "reasons": preview.reasons,
+        "bytes": len(preview.content),
+        "sha256": hashlib.sha256(preview.content).hexdigest(),
     }
 
 
-def _short(value: Any) -> Any:
-    return f"{value[:_SHORTENED]}…" if isinstance(value, str) and len(value) > _SHORTENED else value
+def _shorten(value: Any) -> Any:
+    return (
+        f"{value[:_MAX_TEXT_LENGTH]}…" if isinstance(value, str) and len(value) > _MAX_TEXT_LENGTH else value
+    )

@@ -1,9 +1,8 @@
-"""The page as it was built: a fixed list of files with their fingerprints, served or written out.
+"""Built page: file list with digests, content security policy and static export.
 
-``make citizen`` builds it; a wheel that was made after that holds it. The build's fingerprint is that of the list, is
-in the address of every file, on the page, and in the receipt of everybody who enrols.
-
-What the published studies say about the page: whom it may talk to besides its own server.
+``make citizen`` builds the page into the package. The build digest is the SHA-256 of the file list; it is in every
+file URL, on the page, and in each enrolment receipt. The origins that a study's page may connect to come from the
+study document.
 """
 
 from __future__ import annotations
@@ -18,20 +17,20 @@ from functools import cached_property
 from pathlib import Path
 from urllib.parse import quote
 
-from abaton.atomic_files import begun_name
-from abaton.errors import Refused, SettingsError
-from abaton.governance import Registry
-from abaton.study.sections import Persons
+from abaton.atomic_files import temporary_name
+from abaton.errors import RefusedError, SettingsError
+from abaton.governance import ConsentRegistry
+from abaton.study.sections import CitizenSection
 
-BUILT = Path(__file__).with_name("built")
-BASE = "/take-part"
-POLICY = (
+BUILD_FOLDER = Path(__file__).with_name("built")
+BASE_PATH = "/take-part"
+CONTENT_SECURITY_POLICY = (
     "default-src 'none'; script-src 'self' 'wasm-unsafe-eval'; style-src 'self'; img-src 'self'; connect-src 'self'; "
     "worker-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
-RELEASE = "release.json"
-"""The statement with which somebody vouches for a build, if it was signed."""
-_KINDS = {
+RELEASE_FILE = "release.json"
+"""File name of the signed release statement of a build."""
+_MEDIA_TYPES = {
     ".css": "text/css; charset=utf-8",
     ".html": "text/html; charset=utf-8",
     ".js": "text/javascript; charset=utf-8",
@@ -41,17 +40,17 @@ _KINDS = {
     ".wasm": "application/wasm",
     ".zip": "application/zip",
 }
-_FILLED = ("index.html", "sw.js")
+_TEMPLATES = ("index.html", "sw.js")
 
 
 @dataclass(frozen=True)
-class Page:
-    """A built page.
+class PageFile:
+    """Built page.
 
     Args:
-        folder: Where its files are.
-        build: The fingerprint of all of them.
-        files: Their names and fingerprints.
+        folder: Folder of its files.
+        build: Digest of the file list.
+        files: File names and their digests.
     """
 
     folder: Path
@@ -59,134 +58,142 @@ class Page:
     files: dict[str, str]
 
     @classmethod
-    def read(cls, folder: Path = BUILT) -> Page:
-        """The page that was built, if it is whole; every file is compared with its fingerprint."""
+    def read(cls, folder: Path = BUILD_FOLDER) -> PageFile:
+        """Return the built citizen page after comparing every file with its digest."""
         try:
             row = json.loads((folder / "manifest.json").read_text("utf-8"))
             files = {name: about["sha256"] for name, about in row["files"].items()}
             build = row["build"]
         except FileNotFoundError:
             raise SettingsError(
-                "the citizen's page is not built",
+                "the citizen page is not built",
                 where=str(folder),
                 remedy="run 'make citizen' (needs node and npm)",
             ) from None
         except (ValueError, KeyError, TypeError, AttributeError):
-            raise _broken(folder) from None
+            raise _changed_page_error(folder) from None
         page = cls(folder, build, files)
         page.check()
         return page
 
     def check(self) -> None:
-        """Refuse a page of which a file is not the one that was built."""
-        if fingerprint(self.files) != self.build:
-            raise _broken(self.folder)
-        for name, mark in self.files.items():
+        """Raise an error if a file of the citizen page differs from the build."""
+        if build_digest(self.files) != self.build:
+            raise _changed_page_error(self.folder)
+        for name, expected in self.files.items():
             try:
-                found = hashlib.sha256((self.folder / name).read_bytes()).hexdigest()
+                digest = hashlib.sha256((self.folder / name).read_bytes()).hexdigest()
             except OSError:
-                found = ""
-            if found != mark:
-                raise _broken(self.folder)
+                digest = ""
+            if digest != expected:
+                raise _changed_page_error(self.folder)
 
     @property
-    def place(self) -> str:
-        """The address under which the build's files are; it changes with every build, so they may be kept forever."""
-        return f"{BASE}/files/{self.build}/"
+    def files_url(self) -> str:
+        """URL path of the citizen page's files; it changes with every build, so files may be cached forever."""
+        return f"{BASE_PATH}/files/{self.build}/"
 
-    def body(self, name: str, reached: tuple[str, ...] = ()) -> bytes:
-        """A file of the page; the two that name others are filled in.
+    def body(self, name: str, connect_origins: tuple[str, ...] = ()) -> bytes:
+        """Return the content of a file of the built citizen page, with placeholders filled in.
 
         Args:
-            name: The file.
-            reached: Whom the page of a study may talk to besides its own server.
+            name: File name.
+            connect_origins: Further origins that the page may connect to.
         """
         raw = (self.folder / name).read_bytes()
-        if name not in _FILLED:
+        if name not in _TEMPLATES:
             return raw
-        text = raw.decode().replace("{{build}}", self.build).replace("{{reached}}", _more(reached))
-        return text.replace("{{files}}", json.dumps(self.listed)).encode()
+        text = (
+            raw.decode()
+            .replace("{{build}}", self.build)
+            .replace("{{connect_origins}}", _origin_list(connect_origins))
+        )
+        return text.replace("{{files}}", json.dumps(self.cached_names)).encode()
 
     @property
     def release(self) -> bytes | None:
-        """The signed statement that vouches for this build, if there is one."""
-        path = self.folder / RELEASE
+        """Signed release statement among the files of the built citizen page, if any."""
+        path = self.folder / RELEASE_FILE
         return path.read_bytes() if path.is_file() else None
 
-    def packed(self, name: str) -> Path | None:
-        """A file as it was packed for the way (brotli), if it was."""
+    def compressed_path(self, name: str) -> Path | None:
+        """Return the path of the Brotli-compressed file of the citizen page, if any."""
         path = self.folder / f"{name}.br"
-        return path if name not in _FILLED and path.is_file() else None
+        return path if name not in _TEMPLATES and path.is_file() else None
 
     @cached_property
-    def listed(self) -> list[str]:
-        """What a browser keeps to work without a connection."""
-        return sorted(name for name in self.files if name not in _FILLED)
+    def cached_names(self) -> list[str]:
+        """Files of the citizen page that the browser caches for offline use."""
+        return sorted(name for name in self.files if name not in _TEMPLATES)
 
     @staticmethod
-    def kind(name: str) -> str:
-        """The media type of a file."""
-        return _KINDS[Path(name).suffix]
+    def media_type(name: str) -> str:
+        """Return the media type of a file of the citizen page."""
+        return _MEDIA_TYPES[Path(name).suffix]
 
 
-def fingerprint(files: Mapping[str, str]) -> str:
-    """The fingerprint of a build: that of the list of its files with theirs, in the order of their names."""
-    lines = "".join(f"{mark}  {name}\n" for name, mark in sorted(files.items()))
+def build_digest(files: Mapping[str, str]) -> str:
+    """Return the build digest of the citizen page: SHA-256 of the sorted list of file digests and names."""
+    lines = "".join(f"{digest}  {name}\n" for name, digest in sorted(files.items()))
     return hashlib.sha256(lines.encode()).hexdigest()
 
 
-def policy(reached: tuple[str, ...]) -> str:
-    """The content policy of a study's page.
+def content_security_policy(connect_origins: tuple[str, ...]) -> str:
+    """Return the content security policy of a study's citizen page.
 
-    >>> policy(("https://fhir.example.org",)).split("; ")[4]
+    >>> content_security_policy(("https://fhir.example.org",)).split("; ")[4]
     "connect-src 'self' https://fhir.example.org"
     """
-    return POLICY.replace("connect-src 'self'", f"connect-src 'self'{_more(reached)}")
-
-
-def _more(reached: tuple[str, ...]) -> str:
-    return "".join(f" {origin}" for origin in reached)
-
-
-def write_page(page: Page, studies: Mapping[str, tuple[str, ...]], out: Path) -> list[str]:
-    """Write the page as static files, for a server that passes ``/v1`` on to the centre's intake; their names.
-
-    Args:
-        page: The page.
-        studies: The identifiers of the studies that it is for, and whom the page of each may talk to besides.
-        out: A new folder.
-    """
-    if out.exists():
-        raise SettingsError("there is something already", where=str(out), remedy="choose a new folder")
-    files = {f"{page.place.strip('/')}/{name}": page.body(name) for name in page.listed}
-    files[f"{BASE.strip('/')}/sw.js"] = page.body("sw.js")
-    if page.release:
-        files[f"{BASE.strip('/')}/{RELEASE}"] = page.release
-    for study, reached in studies.items():
-        files[f"{BASE.strip('/')}/{quote(study, safe='')}/index.html"] = page.body("index.html", reached)
-    begun = out.with_name(begun_name(secrets.token_hex(8)))
-    try:
-        for name, body in files.items():
-            (begun / name).parent.mkdir(parents=True, exist_ok=True)
-            (begun / name).write_bytes(body)
-        begun.rename(out)
-    except OSError as error:
-        raise SettingsError(
-            "the page was not written", where=str(out), remedy=error.strerror or "choose another place"
-        ) from None
-    finally:
-        shutil.rmtree(begun, ignore_errors=True)
-    return sorted(files)
-
-
-def _broken(folder: Path) -> Refused:
-    return Refused(
-        "the citizen's page is not the one that was built", where=str(folder), remedy="run 'make citizen'"
+    return CONTENT_SECURITY_POLICY.replace(
+        "connect-src 'self'", f"connect-src 'self'{_origin_list(connect_origins)}"
     )
 
 
-def reached_by(registry: Registry, study: str) -> tuple[str, ...]:
-    """Whom the page of a study may talk to besides its own server; nobody if there is no such study."""
-    found = registry.study(study)
-    persons = json.loads(found.content).get("persons") if found else None
-    return Persons.model_validate_json(json.dumps(persons)).reached if persons else ()
+def _origin_list(connect_origins: tuple[str, ...]) -> str:
+    return "".join(f" {origin}" for origin in connect_origins)
+
+
+def write_page(page: PageFile, studies: Mapping[str, tuple[str, ...]], out: Path) -> list[str]:
+    """Write the citizen page as static files for a server that forwards ``/v1`` to the intake; return names.
+
+    Args:
+        page: The page.
+        studies: Study identifiers, and the further origins that each page may connect to.
+        out: New folder.
+    """
+    if out.exists():
+        raise SettingsError("the folder exists", where=str(out), remedy="choose a new folder")
+    files = {f"{page.files_url.strip('/')}/{name}": page.body(name) for name in page.cached_names}
+    files[f"{BASE_PATH.strip('/')}/sw.js"] = page.body("sw.js")
+    if page.release:
+        files[f"{BASE_PATH.strip('/')}/{RELEASE_FILE}"] = page.release
+    for study, connect_origins in studies.items():
+        files[f"{BASE_PATH.strip('/')}/{quote(study, safe='')}/index.html"] = page.body(
+            "index.html", connect_origins
+        )
+    temporary = out.with_name(temporary_name(secrets.token_hex(8)))
+    try:
+        for name, body in files.items():
+            (temporary / name).parent.mkdir(parents=True, exist_ok=True)
+            (temporary / name).write_bytes(body)
+        temporary.rename(out)
+    except OSError as error:
+        raise SettingsError(
+            "the page could not be written", where=str(out), remedy=error.strerror or "choose another path"
+        ) from None
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    return sorted(files)
+
+
+def _changed_page_error(folder: Path) -> RefusedError:
+    return RefusedError(
+        "a file of the citizen page differs from its build", where=str(folder), remedy="run 'make citizen'"
+    )
+
+
+def allowed_origins(registry: ConsentRegistry, study: str) -> tuple[str, ...]:
+    """Return further origins that a study's citizen page may connect to; empty if it is not published."""
+    published = registry.study(study)
+    section = json.loads(published.content).get("citizens") if published else None
+    return CitizenSection.model_validate_json(json.dumps(section)).allowed_origins if section else ()

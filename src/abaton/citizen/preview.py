@@ -1,11 +1,11 @@
-"""Before and after: what becomes of every value of somebody's records, and why.
+"""Preview of records before and after de-identification, with the outcome and reason of each value.
 
-What leaves is made first, as at a site. Then every value of the original is laid beside what was made of it, so that
-the page tells what happened to the bytes, not what a rule promised. Invariants:
+Records are de-identified first, as at a site. The outcome of each value is read from the output bytes, not from the
+rules, so that the preview cannot differ from what is sealed. Invariants:
 
-(1) :attr:`Prepared.content` is what would be sent, to the byte;
-(2) every value of every record is in exactly one row: kept, changed, or removed;
-(3) what is new in the output (marks, a pseudonym, an age) is a row of its own, called added.
+(1) :attr:`PreviewResult.content` is exactly what would be sent;
+(2) each value of each record is in exactly one row: unchanged, changed or removed;
+(3) each value that is new in the output (a label, a pseudonym, an age) has its own row: added.
 """
 
 from __future__ import annotations
@@ -16,177 +16,190 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-from abaton.canonical_json import canonical
+from abaton.canonical_json import to_canonical_json
 from abaton.deid.deidentifier import Deidentifier
 from abaton.deid.pseudonyms import Pseudonyms
-from abaton.deid.settings import Need
-from abaton.deid.transform_counts import Tally
-from abaton.fhir.bundles import opened
+from abaton.deid.settings import DataRequest
+from abaton.deid.transform_counts import TransformCounts
+from abaton.fhir.bundles import bundle_resources
 
 Json = dict[str, Any]
 _LONG_LIST = 200
 
 
-class Fate(StrEnum):
-    """What becomes of a value."""
+class ValueOutcome(StrEnum):
+    """Outcome of a value."""
 
-    KEPT = "kept"
+    UNCHANGED = "unchanged"
     CHANGED = "changed"
     REMOVED = "removed"
     ADDED = "added"
 
 
-class Row(NamedTuple):
-    """One value: where it is, what it was, what is left of it, what became of it."""
+class PreviewRow(NamedTuple):
+    """Path, value before and after, and outcome."""
 
     path: str
     before: Any
     after: Any
-    fate: Fate
+    outcome: ValueOutcome
 
 
 @dataclass(frozen=True, slots=True)
-class Card:
-    """One record, before and after."""
+class PreviewCard:
+    """One record before and after."""
 
-    type: str
-    rows: tuple[Row, ...]
+    resource_type: str
+    rows: tuple[PreviewRow, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
-    """What would be sent, and what became of every value of the original."""
+class PreviewResult:
+    """Content to send, and the outcome of each original value."""
 
     content: bytes
-    cards: tuple[Card, ...]
+    cards: tuple[PreviewCard, ...]
     reasons: dict[str, tuple[str, str]]
 
     @property
     def counts(self) -> Counter[str]:
-        """How many values there are of each fate."""
-        return Counter(row.fate.value for card in self.cards for row in card.rows)
+        """Number of values of each outcome in the preview."""
+        return Counter(row.outcome.value for card in self.cards for row in card.rows)
 
 
-def prepare(documents: Iterable[Json], need: Need, names: Pseudonyms, *, year: int) -> Prepared:
-    """De-identify somebody's documents, and lay every value beside what is left of it.
+def prepare_preview(
+    documents: Iterable[Json], request: DataRequest, pseudonyms: Pseudonyms, *, year: int
+) -> PreviewResult:
+    """Prepare the citizen's preview: de-identify documents and pair each value with its output.
 
     Args:
-        documents: What :func:`abaton.citizen.uploads.read_picked` gave.
-        need: What the study needs, and how.
-        names: The person's own pseudonyms for this study.
-        year: The current year, from which ages count.
+        documents: Documents from :func:`abaton.citizen.uploads.read_upload`.
+        request: Data that the study requests.
+        pseudonyms: Pseudonyms of the citizen for this study.
+        year: Current year, for ages.
     """
-    make = Deidentifier(need, names, year=year, trace=True)
+    deidentifier = Deidentifier(request, pseudonyms, year=year, trace=True)
     originals: list[Json] = []
-    made: list[Json] = []
-    for document in _whole(documents):
-        originals += opened(document)
-        out = make.plain(document)
-        made += opened(out) if out is not None else ()
-    content = b"".join(canonical(record) + b"\n" for record in made)
-    return Prepared(content, tuple(_cards(originals, made, names)), _reasons(make.tally()))
+    outputs: list[Json] = []
+    for document in _linked_documents(documents):
+        originals += bundle_resources(document)
+        output = deidentifier.deidentify_content(document)
+        outputs += bundle_resources(output) if output is not None else ()
+    content = b"".join(to_canonical_json(record) + b"\n" for record in outputs)
+    return PreviewResult(
+        content, tuple(_cards(originals, outputs, pseudonyms)), _reasons(deidentifier.take_counts())
+    )
 
 
-def _whole(documents: Iterable[Json]) -> Iterator[Json]:
-    """Bundles as they are, and what stands alone together in one, so that it finds each other.
+def _linked_documents(documents: Iterable[Json]) -> Iterator[Json]:
+    """Yield a preview's Bundles unchanged, and single resources in one Bundle, so their references resolve.
 
-    The answers of a server come in pages, each a Bundle: what is on them stands alone as well.
+    Search results of a server are pages of single resources.
     """
-    alone: list[Json] = []
+    entries: list[Json] = []
     for document in documents:
         if document.get("type") == "searchset" and isinstance(document.get("entry"), list):
-            alone += (entry for entry in document["entry"] if isinstance(entry, dict))
+            entries += (entry for entry in document["entry"] if isinstance(entry, dict))
         elif document.get("resourceType") == "Bundle":
             yield document
         else:
-            alone.append({"resource": document})
-    if alone:
-        yield {"resourceType": "Bundle", "type": "collection", "entry": alone}
+            entries.append({"resource": document})
+    if entries:
+        yield {"resourceType": "Bundle", "type": "collection", "entry": entries}
 
 
-def _cards(originals: list[Json], made: list[Json], names: Pseudonyms) -> Iterator[Card]:
-    """Every original beside what was made of it; what was made of none of them stands at the end."""
-    waiting: dict[tuple[str, str], deque[Json]] = defaultdict(deque)
-    for record in made:
-        waiting[record["resourceType"], record["id"]].append(record)
+def _cards(originals: list[Json], outputs: list[Json], pseudonyms: Pseudonyms) -> Iterator[PreviewCard]:
+    """Yield each original of the preview with its output, then outputs without an original."""
+    unmatched: dict[tuple[str, str], deque[Json]] = defaultdict(deque)
+    for record in outputs:
+        unmatched[record["resourceType"], record["id"]].append(record)
     for original in originals:
-        kind, old = str(original.get("resourceType")), original.get("id")
-        found = waiting[kind, names.identity(kind, old)] if isinstance(old, str) and old else ()
-        after = found.popleft() if found else None
-        yield Card(kind, tuple(_rows(original, after, kind)))
-    for rest in waiting.values():
-        for record in rest:
-            yield Card(record["resourceType"], tuple(_new(record, record["resourceType"])))
+        resource_type, original_id = str(original.get("resourceType")), original.get("id")
+        candidates = (
+            unmatched[resource_type, pseudonyms.identity(resource_type, original_id)]
+            if isinstance(original_id, str) and original_id
+            else ()
+        )
+        after = candidates.popleft() if candidates else None
+        yield PreviewCard(resource_type, tuple(_rows(original, after, resource_type)))
+    for remaining in unmatched.values():
+        for record in remaining:
+            yield PreviewCard(record["resourceType"], tuple(_added_rows(record, record["resourceType"])))
 
 
-def _rows(before: Any, after: Any, path: str) -> Iterator[Row]:
+def _rows(before: Any, after: Any, path: str) -> Iterator[PreviewRow]:
     if isinstance(before, dict):
-        other = after if isinstance(after, dict) else {}
+        after_fields = after if isinstance(after, dict) else {}
         for key, value in before.items():
             if key != "resourceType":
-                yield from _rows(value, other.get(key), f"{path}.{key}")
-        for key in other.keys() - before.keys():
-            yield from _new(other[key], f"{path}.{key}")
+                yield from _rows(value, after_fields.get(key), f"{path}.{key}")
+        for key in after_fields.keys() - before.keys():
+            yield from _added_rows(after_fields[key], f"{path}.{key}")
     elif isinstance(before, list):
-        partners, rest = _partners(before, after if isinstance(after, list) else [])
-        for value, partner in zip(before, partners, strict=True):
-            yield from _rows(value, partner, path)
-        for value in rest:
-            yield from _new(value, path)
+        counterparts, added = _match_elements(before, after if isinstance(after, list) else [])
+        for value, counterpart in zip(before, counterparts, strict=True):
+            yield from _rows(value, counterpart, path)
+        for value in added:
+            yield from _added_rows(value, path)
     elif after is None or isinstance(after, dict | list):
-        yield Row(path, before, None, Fate.REMOVED)
-        yield from _new(after, path) if after is not None else ()
+        yield PreviewRow(path, before, None, ValueOutcome.REMOVED)
+        yield from _added_rows(after, path) if after is not None else ()
     else:
         same = after == before and type(after) is type(before)
-        yield Row(path, before, after, Fate.KEPT if same else Fate.CHANGED)
+        yield PreviewRow(path, before, after, ValueOutcome.UNCHANGED if same else ValueOutcome.CHANGED)
 
 
-def _new(value: Any, path: str) -> Iterator[Row]:
+def _added_rows(value: Any, path: str) -> Iterator[PreviewRow]:
     if isinstance(value, dict):
         for key in value:
             if key != "resourceType":
-                yield from _new(value[key], f"{path}.{key}")
+                yield from _added_rows(value[key], f"{path}.{key}")
     elif isinstance(value, list):
-        for each in value:
-            yield from _new(each, path)
+        for element in value:
+            yield from _added_rows(element, path)
     else:
-        yield Row(path, None, value, Fate.ADDED)
+        yield PreviewRow(path, None, value, ValueOutcome.ADDED)
 
 
-def _partners(before: list[Any], after: list[Any]) -> tuple[list[Any], list[Any]]:
-    """For each element of a list what is left of it, in order, and what is in the other list besides."""
-    partners: list[Any] = [None] * len(before)
+def _match_elements(before: list[Any], after: list[Any]) -> tuple[list[Any], list[Any]]:
+    """Return, for each element of a previewed list, its counterpart in the output, and added output elements."""
+    counterparts: list[Any] = [None] * len(before)
     if len(before) == len(after) and (len(before) == 1 or len(before) > _LONG_LIST):
-        alike = [_alike(one, other) >= 0 for one, other in zip(before, after, strict=True)]
-        return [b if ok else None for b, ok in zip(after, alike, strict=True)], [
-            b for b, ok in zip(after, alike, strict=True) if not ok
+        is_match = [_similarity(one, other) >= 0 for one, other in zip(before, after, strict=True)]
+        return [b if ok else None for b, ok in zip(after, is_match, strict=True)], [
+            b for b, ok in zip(after, is_match, strict=True) if not ok
         ]
-    rest, start = [], 0
+    added, start = [], 0
     for value in after:
-        best = max(range(start, len(before)), key=lambda i: (_alike(before[i], value), -i), default=-1)
-        if best < 0 or _alike(before[best], value) < 0:
-            rest.append(value)
+        best = max(range(start, len(before)), key=lambda i: (_similarity(before[i], value), -i), default=-1)
+        if best < 0 or _similarity(before[best], value) < 0:
+            added.append(value)
             continue
-        partners[best], start = value, best + 1
-    return partners, rest
+        counterparts[best], start = value, best + 1
+    return counterparts, added
 
 
-def _alike(before: Any, after: Any) -> int:
-    """How much two elements have in common; less than nothing if one cannot have come from the other."""
+def _similarity(before: Any, after: Any) -> int:
+    """Return the number of common values of two previewed elements; negative if they cannot be a pair."""
     if isinstance(before, dict) and isinstance(after, dict):
         common = before.keys() & after.keys()
-        same = sum(max(_alike(before[key], after[key]), 0) for key in common)
-        url = before.get("url"), after.get("url")  # extensions are told apart by it
+        same = sum(max(_similarity(before[key], after[key]), 0) for key in common)
+        url = before.get("url"), after.get("url")  # identifies an extension
         return -1 if not common or url[0] != url[1] else same
     if isinstance(before, list) and isinstance(after, list):
-        return sum(max((_alike(one, each) for one in before), default=0) > 0 for each in after)
+        return sum(max((_similarity(one, other) for one in before), default=0) > 0 for other in after)
     if isinstance(before, dict | list) or isinstance(after, dict | list):
         return -1
     return int(before == after)
 
 
-def _reasons(tally: Tally) -> dict[str, tuple[str, str]]:
-    """For each place the rule that let something through, and the one that took something away."""
-    kept = {path: why.split(" ", 1)[0] if why != "no rule of its own" else "" for path, why in tally.passed}
-    gone = {path: why for path, why in (*tally.dropped, *tally.left_out)}
-    return {path: (kept.get(path, ""), gone.get(path, "")) for path in sorted(kept.keys() | gone.keys())}
+def _reasons(counts: TransformCounts) -> dict[str, tuple[str, str]]:
+    """Return, for each path of the preview, the rule that passed a value and the reason that removed one."""
+    passed = {
+        path: reason.split(" ", 1)[0] if reason != "rules of its elements" else ""
+        for path, reason in counts.passed
+    }
+    removed = {path: reason for path, reason in (*counts.dropped, *counts.dropped_resources)}
+    return {
+        path: (passed.get(path, ""), removed.get(path, "")) for path in sorted(passed.keys() | removed.keys())
+    }

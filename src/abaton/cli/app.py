@@ -1,4 +1,4 @@
-"""The root of the command line: its groups, its version, and errors as one line with an exit code."""
+"""Root of the command line: command groups, version, errors as one line with an exit code."""
 
 from __future__ import annotations
 
@@ -31,79 +31,79 @@ from abaton.cli import (
     vault,
 )
 from abaton.cli import keys as sealing
-from abaton.cli.output import complain
+from abaton.cli.output import print_error
 from abaton.errors import AbatonError, SettingsError
 
-# The first page of help: what each group holds, in the order in which it is shown, and each command in a few words.
+# The first page of help: commands by panel, in the order shown, each with a short text.
 PANELS: dict[str, dict[str, tuple[object, str]]] = {
     "Study": {
-        "demo": (study_run.demo, "Run a whole study with four invented hospitals."),
+        "demo": (study_run.demo, "Run a complete study with four synthetic hospitals."),
         "study": (study.app, "Write, check and publish study documents."),
         "run": (study_run.run, "Run a study at its sites, on this machine."),
-        "serve": (serve.app, "The research centre: take records, or train on a network."),
+        "serve": (serve.app, "Run the research centre: receive records, or train."),
     },
     "Site": {
-        "site": (site.app, "A hospital's side: check, consent, send, join, withdraw."),
-        "citizen": (citizen.app, "The page on which people take part themselves."),
+        "site": (site.app, "Operate a site: check, enrol, send, join, withdraw."),
+        "citizen": (citizen.app, "Build, sign and check the citizen page."),
     },
     "Runs": {
-        "runs": (runs.runs, "List runs, each with its number."),
-        "show": (show.show, "Show a run, its result first."),
-        "resume": (runs.resume, "Bring a run that was cut off to its end."),
+        "runs": (runs.runs, "List runs with their numbers."),
+        "show": (show.show, "Show a run and its result."),
+        "resume": (runs.resume, "Resume an interrupted run."),
         "report": (study_run.report, "Write the report of a run."),
         "compare": (show.compare, "Compare runs."),
-        "model": (model.app, "Take a run's model along, and its card."),
-        "prune": (runs.prune, "Free the space of old versions and updates."),
+        "model": (model.app, "Export a model, predict, write the model card."),
+        "prune": (runs.prune, "Delete old versions and updates of models."),
         "dashboard": (dashboard.app, "Watch runs in a browser."),
     },
     "Records": {
-        "records": (records.app, "De-identify, check and explain FHIR records."),
-        "seal": (sealing.seal, "Seal a file to a research centre."),
+        "records": (records.app, "De-identify, check and profile FHIR records."),
+        "seal": (sealing.seal, "Seal a file for a recipient."),
         "open": (sealing.open_sealed, "Open a sealed file."),
     },
     "Governance": {
-        "keys": (keys.app, "Make and register keys; invite and admit sites."),
-        "vault": (vault.app, "Re-identify one person, with two signatures."),
-        "audit": (governance.app, "Verify and export the audit chain."),
-        "retention": (governance.retention, "Delete what must not be kept any longer."),
-        "withdrawals": (governance.withdrawals, "List withdrawals that are not complete."),
+        "keys": (keys.app, "Create and register keys; invite and admit sites."),
+        "vault": (vault.app, "Re-identify a subject, with two signatures."),
+        "audit": (governance.app, "Verify and export the audit log."),
+        "retention": (governance.retention, "Delete data whose retention period has ended."),
+        "withdrawals": (governance.withdrawals, "List incomplete withdrawals."),
     },
     "Lab": {
-        "lab": (lab.app, "Data sets, partitions and the papers' experiments."),
-        "codec": (codec.app, "Advice on codecs, and what a payload says."),
-        "bench": (bench.bench, "Measure this build on this machine."),
+        "lab": (lab.app, "Run experiments: data sets, partitions, strategies."),
+        "codec": (codec.app, "Recommend a codec; inspect payloads."),
+        "bench": (bench.bench, "Run benchmarks on this machine."),
     },
 }
 _ORDER = [name for panel in PANELS.values() for name in panel]
 
 
-class Root(typer.core.TyperGroup):
-    """The first page of help, in the order of its panels."""
+class RootGroup(typer.core.TyperGroup):
+    """Root command group, in the order of the panels."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """The commands in the order of the panels."""
+        """Return the commands of the root group `abaton` in the order of the help's panels."""
         return _ORDER
 
 
 app = typer.Typer(
     name="abaton",
-    cls=Root,
-    help="A health study from consent to community model.",
+    cls=RootGroup,
+    help="Run health studies from consent to community model.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for panel, members in PANELS.items():
-    for name, (member, words) in members.items():
-        if isinstance(member, typer.Typer):
-            app.add_typer(member, name=name, rich_help_panel=panel, short_help=words)
-        elif callable(member):
-            app.command(name, rich_help_panel=panel, short_help=words)(member)
+for panel, commands in PANELS.items():
+    for name, (command, summary) in commands.items():
+        if isinstance(command, typer.Typer):
+            app.add_typer(command, name=name, rich_help_panel=panel, short_help=summary)
+        elif callable(command):
+            app.command(name, rich_help_panel=panel, short_help=summary)(command)
 
 
-def _version(*, asked: bool) -> None:
-    if asked:
+def _version(*, requested: bool) -> None:
+    if requested:
         typer.echo(f"abaton {__version__}")
         raise typer.Exit
 
@@ -112,63 +112,74 @@ def _version(*, asked: bool) -> None:
 def root(
     *,
     version: bool = typer.Option(
-        False, "--version", help="Print which Abaton this is, and exit.", callback=_version, is_eager=True
+        False, "--version", help="Print the version and exit", callback=_version, is_eager=True
     ),
 ) -> None:
-    """A health study from consent to community model."""
+    """Run health studies from consent to community model."""
 
 
 def main() -> None:
-    """Run the command line; every expected error becomes one line and an exit code."""
+    """Run the application `abaton`; print expected errors as one line and set the exit code."""
     try:
         code = app(standalone_mode=False, prog_name="abaton")
     except AbatonError as error:
-        complain(_with_store(str(error), sys.argv))
+        print_error(_with_store(str(error), sys.argv))
         sys.exit(error.exit_code)
     except click.exceptions.NoArgsIsHelpError:  # the help has been shown
         sys.exit(SettingsError.exit_code)
     except click.UsageError as error:
-        complain(_wrong_use(error))
+        print_error(_usage_problem(error))
         sys.exit(SettingsError.exit_code)
-    except click.Abort:  # somebody ended a question
+    except click.Abort:  # a prompt was interrupted
         sys.exit(130)
     sys.exit(code if isinstance(code, int) else 0)
 
 
-def _with_store(text: str, typed: list[str]) -> str:
-    """Let the commands that a message names look at the store that was given, so that they can be typed as they are.
+def _with_store(text: str, arguments: list[str]) -> str:
+    """Add the given store to the commands in the application's error messages, so that they can be copied.
 
     >>> _with_store("list the runs with 'abaton runs'", ["abaton", "show", "x", "--store", "here"])
     "list the runs with 'abaton runs --store here'"
     """
-    given = re.search(r"(?:^| )--store[= ](\S+)", shlex.join(typed))
-    if given is None:
+    store = re.search(r"(?:^| )--store[= ](\S+)", shlex.join(arguments))
+    if store is None:
         return text
-    return re.sub(r"'(abaton (?:runs|show|resume|run|demo)\b[^']*)'", rf"'\1 --store {given[1]}'", text)
+    return re.sub(r"'(abaton (?:runs|show|resume|run|demo)\b[^']*)'", rf"'\1 --store {store[1]}'", text)
 
 
-def _wrong_use(error: click.UsageError) -> str:
-    """What is wrong with a command line, what comes nearest, and where to read on."""
+def _usage_problem(error: click.UsageError) -> str:
+    """Return what is wrong with the application's command line, the closest match, and the help command."""
     path = error.ctx.command_path if error.ctx else "abaton"
-    told, near = error.format_message().rstrip("."), []
+    problem, candidates = error.format_message().rstrip("."), []
     if isinstance(error, click.NoSuchOption):
-        told, near = f"there is no option '{error.option_name}'", error.possibilities or []
+        problem, candidates = f"unknown option '{error.option_name}'", error.possibilities or []
     elif unknown := re.match(r"No such command '([^']+)'", error.message):
-        told = f"there is no command '{unknown[1]}'"
+        problem = f"unknown command '{unknown[1]}'"
         group = error.ctx.command if error.ctx else None
-        known = (
-            [*getattr(group, "commands", ()), *(opt for each in group.params for opt in each.opts)]
+        options = (
+            [*getattr(group, "commands", ()), *(opt for candidate in group.params for opt in candidate.opts)]
             if group
             else []
         )
-        near = _places(typer.main.get_command(app), unknown[1], "abaton")
-        near = near or get_close_matches(unknown[1], known)
-    meant = f"; did you mean {' or '.join(repr(each) for each in near[:3])}?" if near else ";"
-    return f"{told}{meant} '{path} -h' shows what there is"
+        candidates = _find_command(typer.main.get_command(app), unknown[1], "abaton")
+        candidates = candidates or get_close_matches(unknown[1], options)
+    suggestion = (
+        f"; did you mean {' or '.join(repr(candidate) for candidate in candidates[:3])}?"
+        if candidates
+        else ";"
+    )
+    return f"{problem}{suggestion} '{path} -h' lists what is available"
 
 
-def _places(command: object, name: str, path: str) -> list[str]:
-    """Where in the groups there is a command of a name."""
-    inner: dict[str, object] = getattr(command, "commands", {})
-    here = [f"{path} {name}"] if name in inner else []
-    return [*here, *(place for each, sub in inner.items() for place in _places(sub, name, f"{path} {each}"))]
+def _find_command(command: object, name: str, path: str) -> list[str]:
+    """Return the full path of each command with this name in all groups of the application."""
+    subcommands: dict[str, object] = getattr(command, "commands", {})
+    matches = [f"{path} {name}"] if name in subcommands else []
+    return [
+        *matches,
+        *(
+            match
+            for group, subcommand in subcommands.items()
+            for match in _find_command(subcommand, name, f"{path} {group}")
+        ),
+    ]

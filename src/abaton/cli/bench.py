@@ -1,4 +1,4 @@
-"""``abaton bench``: measure this build on this machine."""
+"""``abaton bench``: benchmarks."""
 
 from __future__ import annotations
 
@@ -15,34 +15,33 @@ from abaton.cli.runs import JsonOption
 from abaton.errors import SettingsError
 
 if TYPE_CHECKING:
-    from abaton.benchmark import Measure
+    from abaton.benchmark import BenchmarkResult
 
 
 def bench(
-    name: str = typer.Argument("all", help="Which benchmark; 'all' runs every one."),
+    name: str = typer.Argument("all", help="Name of a benchmark, or all"),
     *,
     json: bool = JsonOption,
 ) -> None:
-    """Measure speed, size and error on this machine, as ratios within one run.
+    """Run benchmarks of speed, size and error on this machine.
 
-    Every row has a name, a value with its unit, the target where there is one, and whether it holds.
+    Each row has a name, a value with its unit, and the target with whether it is met.
     """
     benchmarks = {path.stem: path for path in sorted(_folder().glob("*.py")) if not path.stem.startswith("_")}
     if name != "all" and name not in benchmarks:
-        raise SettingsError(
-            f"there is no benchmark '{name}'", remedy=f"choose one of {', '.join(benchmarks)} or all"
-        )
-    measures: list[Measure] = []
-    for chosen in benchmarks if name == "all" else [name]:
-        note(f"measuring {chosen} ...")
-        measures += _load(benchmarks[chosen])()
+        raise SettingsError(f"unknown benchmark '{name}'", remedy=f"use {', '.join(benchmarks)} or all")
+    results: list[BenchmarkResult] = []
+    for benchmark in benchmarks if name == "all" else [name]:
+        note(f"measuring {benchmark} ...")
+        results += _load(benchmarks[benchmark])()
     if json:
-        emit([measure.row() for measure in measures])
+        emit([result.to_row() for result in results])
     else:
         rows = [
-            (m.name, m.value, m.unit, m.target or "", "" if m.holds is None else m.holds) for m in measures
+            (row.name, row.value, row.unit, row.target or "", "" if row.holds is None else row.holds)
+            for row in results
         ]
-        table(f"benchmark {name}", ["what", "value", "unit", "target", "holds"], rows)
+        table(f"benchmark {name}", ["name", "value", "unit", "target", "met"], rows)
 
 
 def _folder() -> Path:
@@ -51,11 +50,11 @@ def _folder() -> Path:
     return checkout if checkout.is_dir() else package / "benchmarks"
 
 
-def _load(path: Path) -> Callable[[], list[Measure]]:
+def _load(path: Path) -> Callable[[], list[BenchmarkResult]]:
     spec = importlib.util.spec_from_file_location(f"abaton_benchmark_{path.stem}", path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    run: Callable[[], list[Measure]] = module.run
+    run: Callable[[], list[BenchmarkResult]] = module.run
     return run

@@ -1,4 +1,4 @@
-"""``abaton citizen``: the page on which people take part themselves: as static files, vouched for, and checked."""
+"""``abaton citizen``: build, sign and check the citizen page."""
 
 from __future__ import annotations
 
@@ -9,43 +9,42 @@ from urllib.parse import unquote, urlsplit
 
 import typer
 
-from abaton.cli.key_access import PASSPHRASE_ENV, PASSPHRASE_FILE, ring
+from abaton.cli.key_access import PASSPHRASE_ENV, PASSPHRASE_FILE, open_key_set
 from abaton.cli.output import emit, note
 from abaton.cli.runs import JsonOption
-from abaton.errors import Refused, SettingsError
+from abaton.errors import RefusedError, SettingsError
 
 if TYPE_CHECKING:
     from abaton.citizen.page_release import Fetch
 
-app = typer.Typer(help="The page on which people take part with their own records.", no_args_is_help=True)
+app = typer.Typer(help="Build, sign and check the citizen page.", no_args_is_help=True)
 
 
 @app.command()
 def build(
-    files: list[Path] = typer.Argument(..., metavar="STUDY...", help="The study documents that it is for."),
+    files: list[Path] = typer.Argument(..., metavar="STUDY...", help="Study documents"),
     *,
-    out: Path = typer.Option(..., "--out", "-o", help="A new folder."),
+    out: Path = typer.Option(..., "--out", "-o", help="Write to this new folder"),
     json: bool = JsonOption,
 ) -> None:
-    """Write the citizen's page as static files, for a web server that passes /v1 on to the centre's intake.
+    """Write the citizen page as static files, for a web server that forwards /v1 to the centre's intake.
 
-    The intake serves the same page itself (abaton serve intake --citizen). Prints the fingerprint of the build,
-    which is the same for everybody who builds this version.
+    Prints the digest of the build, which is reproducible. 'abaton serve intake --citizen' serves the same page.
     """
-    from abaton.citizen.page_files import Page, write_page
+    from abaton.citizen.page_files import PageFile, write_page
     from abaton.study import load_study
 
     studies: dict[str, tuple[str, ...]] = {}
     for file in files:
         study = load_study(file)
-        if study.persons is None:
-            raise Refused(
-                "people cannot take part in this study themselves",
+        if study.citizens is None:
+            raise RefusedError(
+                "the study does not admit citizens",
                 where=str(file),
-                remedy="write [persons] in it",
+                remedy="add [citizens]",
             )
-        studies[study.study.id] = study.persons.reached
-    page = Page.read()
+        studies[study.study.id] = study.citizens.allowed_origins
+    page = PageFile.read()
     written = write_page(page, studies, out)
     if json:
         emit({"build": page.build, "files": written, "out": str(out)})
@@ -56,32 +55,32 @@ def build(
 
 @app.command()
 def sign(
-    keys: Path = typer.Argument(..., metavar="KEYS", help="The private key file of whoever vouches for it."),
+    keys: Path = typer.Argument(..., metavar="KEYS", help="Private key file of the signer"),
     *,
     out: Path | None = typer.Option(
-        None, "--out", "-o", help="Where the release goes; beside the built page if not given."
+        None, "--out", "-o", help="Write the release to this file (default: beside the built page)"
     ),
     passphrase_file: Path | None = PASSPHRASE_FILE,
     passphrase_env: str | None = PASSPHRASE_ENV,
     json: bool = JsonOption,
 ) -> None:
-    """Vouch for the built page: a signed statement with its fingerprint and that of every file.
+    """Sign a release of the built page: a statement with the digests of the build and of every file.
 
-    Beside the built page it is in the wheel, in static files and at /take-part/release.json, for whoever wants to
-    check the page with 'abaton citizen check'.
+    Beside the built page it becomes part of the wheel, of static files and of /take-part/release.json; 'abaton citizen
+    check' uses it.
     """
-    from abaton.citizen.page_files import RELEASE, Page
+    from abaton.citizen.page_files import RELEASE_FILE, PageFile
     from abaton.citizen.page_release import write_release
 
-    page = Page.read()
-    signer = ring(keys, passphrase_file, passphrase_env).signing
+    page = PageFile.read()
+    signer = open_key_set(keys, passphrase_file, passphrase_env).signing_key
     statement = write_release(page, signer, datetime.now(UTC))
-    target = out or page.folder / RELEASE
+    target = out or page.folder / RELEASE_FILE
     try:
-        target.write_text(f"{_dumped(statement)}\n", "utf-8")
+        target.write_text(f"{_to_json(statement)}\n", "utf-8")
     except OSError as error:
         raise SettingsError(
-            "the release was not written", where=str(target), remedy=error.strerror or "choose another place"
+            "the release was not written", where=str(target), remedy=error.strerror or "choose another path"
         ) from None
     if json:
         emit({"build": page.build, "signer": signer.id, "out": str(target)})
@@ -92,51 +91,53 @@ def sign(
 
 @app.command()
 def check(
-    place: str = typer.Argument(
-        ..., metavar="PLACE", help="The address of a study's page, or a folder of 'citizen build'."
+    location: str = typer.Argument(
+        ..., metavar="LOCATION", help="URL of a study's page, or a folder of 'citizen build'"
     ),
     *,
-    signer: Path = typer.Option(..., "--signer", help="The public keys of whoever must have signed."),
-    release: Path | None = typer.Option(
-        None, "--release", help="The signed release; that of the page itself if not given."
-    ),
+    signer: Path = typer.Option(..., "--signer", help="Public keys of the required signer"),
+    release: Path | None = typer.Option(None, "--release", help="Signed release (default: that of the page)"),
     json: bool = JsonOption,
 ) -> None:
-    """Compare a page, to the byte, with the release that somebody has signed; exit 3 if it is another one.
+    """Compare all files of a page with a signed release and print the allowed origins of its connections.
 
-    It does not matter who hands out the release, because it counts only with the right signature. Says whom the
-    page may talk to besides its own server, which must be what the study names.
+    Exit code 3: the page differs, or the release is not signed by the required signer.
     """
-    from abaton.citizen.page_files import BASE, RELEASE
+    from abaton.citizen.page_files import BASE_PATH, RELEASE_FILE
     from abaton.citizen.page_release import check_page, read_release
-    from abaton.governance.keys import read_public, verifier
+    from abaton.governance.key_files import read_public
+    from abaton.governance.keys import verifier
 
-    known = read_public(signer)
-    fetch, studies = _site(place) if place.startswith(("https://", "http://")) else _folder(Path(place))
-    raw = _read(release) if release else fetch(f"{BASE}/{RELEASE}")
+    signer_keys = read_public(signer)
+    fetch, studies = (
+        _site(location) if location.startswith(("https://", "http://")) else _folder(Path(location))
+    )
+    raw = _read(release) if release else fetch(f"{BASE_PATH}/{RELEASE_FILE}")
     if raw is None:
-        raise Refused("there is no signed release", where=place, remedy="give one with --release")
-    vouched = read_release(_parsed(raw), verifier(list(known.keys)))
-    found = check_page(vouched, fetch, studies)
+        raise RefusedError("the page has no signed release", where=location, remedy="add --release FILE")
+    signed_release = read_release(_parse_json(raw), verifier(list(signer_keys.keys)))
+    check_result = check_page(signed_release, fetch, studies)
     if json:
         emit(
             {
-                "build": vouched.build,
-                "version": vouched.version,
-                "signed": vouched.at,
-                "signer": known.name,
-                "files": found.files,
-                "reached": found.reached,
+                "build": signed_release.build,
+                "version": signed_release.version,
+                "signed_at": signed_release.signed_at,
+                "signer": signer_keys.name,
+                "files": check_result.files,
+                "connect_origins": check_result.connect_origins,
             }
         )
         return
-    typer.echo(vouched.build)
-    note(f"all {found.files} files are those of version {vouched.version}, signed by {known.name}")
-    for study, others in found.reached.items():
-        note(f"{study} may talk to {', '.join(others) if others else 'nobody but its own server'}")
+    typer.echo(signed_release.build)
+    note(
+        f"all {check_result.files} files are equal to version {signed_release.version}, signed by {signer_keys.name}"
+    )
+    for study, origins in check_result.connect_origins.items():
+        note(f"{study} may connect to {', '.join(origins) if origins else 'its own server only'}")
 
 
-def _dumped(statement: dict[str, Any]) -> str:
+def _to_json(statement: dict[str, Any]) -> str:
     import json
 
     return json.dumps(statement, indent=1)
@@ -151,23 +152,25 @@ def _read(file: Path) -> bytes:
         ) from None
 
 
-def _parsed(raw: bytes) -> object:
+def _parse_json(raw: bytes) -> object:
     import json
 
     try:
         return json.loads(raw)
     except ValueError:
-        raise Refused("this is no signed release", remedy="give one with --release") from None
+        raise RefusedError("the release is not JSON", remedy="add --release FILE") from None
 
 
 def _folder(folder: Path) -> tuple[Fetch, list[str]]:
-    """Static files as a server would serve them, and the studies that they are for."""
-    from abaton.citizen.page_files import BASE
+    """Return a reader of the citizen page's files in a folder by URL path, and the folder's studies."""
+    from abaton.citizen.page_files import BASE_PATH
 
-    root = folder / BASE.strip("/")
+    root = folder / BASE_PATH.strip("/")
     if not root.is_dir():
         raise SettingsError(
-            "the page is not here", where=str(folder), remedy="name a folder of 'abaton citizen build'"
+            "the folder contains no citizen page",
+            where=str(folder),
+            remedy="use a folder of 'abaton citizen build'",
         )
 
     def fetch(address: str) -> bytes | None:
@@ -179,23 +182,25 @@ def _folder(folder: Path) -> tuple[Fetch, list[str]]:
 
 
 def _site(address: str) -> tuple[Fetch, list[str]]:
-    """A server, and the study whose page was named."""
+    """Return a function that fetches the citizen page's files from a server, and the study of the URL."""
     import httpx
 
-    from abaton.citizen.page_files import BASE
+    from abaton.citizen.page_files import BASE_PATH
 
-    parts = urlsplit(address)
-    study = unquote(parts.path.removeprefix(f"{BASE}/").strip("/"))
+    url = urlsplit(address)
+    study = unquote(url.path.removeprefix(f"{BASE_PATH}/").strip("/"))
     if not study or "/" in study:
         raise SettingsError(
-            "this is not the address of a study's page", where=address, remedy=f"name .../{BASE}/STUDY"
+            "the URL is not that of a study's page",
+            where=address,
+            remedy=f"use https://HOST{BASE_PATH}/STUDY",
         )
 
     def fetch(path: str) -> bytes | None:
         try:
-            got = httpx.get(f"{parts.scheme}://{parts.netloc}{path}", timeout=60)
+            response = httpx.get(f"{url.scheme}://{url.netloc}{path}", timeout=60)
         except httpx.HTTPError:
-            raise Refused("the server cannot be reached", where=address, remedy="try again later") from None
-        return got.content if got.status_code == 200 else None
+            raise RefusedError("the server is unreachable", where=address, remedy="try again later") from None
+        return response.content if response.status_code == 200 else None
 
     return fetch, [study]

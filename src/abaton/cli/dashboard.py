@@ -1,4 +1,4 @@
-"""``abaton dashboard``: watch runs, compare them, and see governance in numbers."""
+"""``abaton dashboard`` and ``abaton dashboard token``."""
 
 from __future__ import annotations
 
@@ -15,26 +15,22 @@ from abaton.errors import SettingsError
 if TYPE_CHECKING:
     from abaton.dashboard import AccessFile
 
-app = typer.Typer(
-    help="Watch runs, compare them, and see governance in numbers.", invoke_without_command=True
-)
+app = typer.Typer(help="Watch and compare runs in a browser.", invoke_without_command=True)
 
 ACCESS = typer.Option(
-    None, "--access", help="Who may use the dashboard: made by 'abaton dashboard token'.", show_default=False
+    None, "--access", help="Access file, created by 'abaton dashboard token'", show_default=False
 )
-HOST = typer.Option("127.0.0.1", "--host", help="The address to listen at.")
-CERTIFICATE = typer.Option(None, "--certificate", help="The TLS certificate chain (PEM).")
-CERTIFICATE_KEY = typer.Option(
-    None, "--certificate-key", help="The private key of the TLS certificate (PEM)."
-)
+HOST = typer.Option("127.0.0.1", "--host", help="Address to listen on")
+CERTIFICATE = typer.Option(None, "--certificate", help="TLS certificate chain (PEM)")
+CERTIFICATE_KEY = typer.Option(None, "--certificate-key", help="Private key of the TLS certificate (PEM)")
 BEHIND_PROXY = typer.Option(
-    False, "--behind-proxy", help="A proxy on a trusted network ends TLS before this service."
+    False, "--behind-proxy", help="Accept plain HTTP of a proxy that terminates TLS on a trusted network"
 )
 
 
 def port_option(port: int) -> Any:
-    """The port to listen at, with its default."""
-    return typer.Option(port, "--port", min=0, max=65535, help="The port; 0 takes a free one.")
+    """Return the `--port` option of `abaton dashboard` and `abaton serve` with its default."""
+    return typer.Option(port, "--port", min=0, max=65535, help="Port; 0 selects a free one")
 
 
 @app.callback()
@@ -46,7 +42,7 @@ def dashboard(
         None,
         "--database",
         envvar="ABATON_GOVERNANCE",
-        help="The governance database, to be shown in ranges: a file or postgresql+psycopg://…",
+        help="Also show this governance database: a file or postgresql+psycopg://…",
     ),
     access: Path | None = ACCESS,
     host: str = HOST,
@@ -55,45 +51,45 @@ def dashboard(
     certificate_key: Path | None = CERTIFICATE_KEY,
     behind_proxy: bool = BEHIND_PROXY,
 ) -> None:
-    """Show the runs of a store in a browser, live while they go on.
+    """Serve the runs of a store as web pages with live updates.
 
-    Prints the address on stdout when it can be opened. Listens on this machine alone, where everybody may look, unless
-    --access says who may use it. Any other address is refused without --access.
+    Prints the address on stdout when requests are accepted. Without --access it listens on this machine only, where all
+    users may view.
     """
     if context.invoked_subcommand is not None:
         return
     _check_extra()
-    from abaton.dashboard import Dashboard, check_access, serve_dashboard
-    from abaton.governance.intake import Listen
+    from abaton.dashboard import DashboardState, check_access, serve_dashboard
+    from abaton.governance.intake import ListenSettings
 
-    listen = Listen(host, port, certificate, certificate_key, behind_proxy)
-    known = read_access(access)
-    check_access(listen, known)
+    listen = ListenSettings(host, port, certificate, certificate_key, behind_proxy)
+    access_file = read_access(access)
+    check_access(listen, access_file)
     listen.check()
-    os.nice(5)  # a run on the same machine goes first
+    os.nice(5)  # runs on the same machine have priority
     with opened_store(store) as opened:
         if database_url is None:
-            serve_dashboard(Dashboard(opened, None, known), listen, typer.echo)
+            serve_dashboard(DashboardState(opened, None, access_file), listen, typer.echo)
             return
         from abaton.cli.key_access import database
 
-        with database(database_url) as ledger:
-            serve_dashboard(Dashboard(opened, ledger, known), listen, typer.echo)
+        with database(database_url) as governance:
+            serve_dashboard(DashboardState(opened, governance, access_file), listen, typer.echo)
 
 
 @app.command()
 def token(
-    name: str = typer.Argument(help="Whose token it is."),
+    name: str = typer.Argument(help="Name of the user"),
     *,
-    role: str = typer.Option("viewer", help="viewer, operator, controller (data controller) or proxy."),
-    access: Path = typer.Option(..., "--access", help="The access file; made if there is none."),
-    days: int = typer.Option(0, min=0, help="After so many days it runs out; 0 for never."),
+    role: str = typer.Option("viewer", help="Role: viewer, operator, data_controller or proxy"),
+    access: Path = typer.Option(..., "--access", help="Access file; created if missing"),
+    days: int = typer.Option(0, min=0, help="Days until the token expires; 0 for never"),
     json: bool = JsonOption,
 ) -> None:
-    """Make a token and print it, once: the file keeps its fingerprint alone.
+    """Create an access token and print it once; the file stores its digest only.
 
-    A viewer looks. An operator also frees the space of runs. A data controller also checks the audit chain. A proxy
-    says in a header who asks; the file's [users] gives them roles.
+    Viewers view. Operators also prune runs. Data controllers also verify the audit log. A proxy names the user in a
+    header; [users] of the file assigns roles.
     """
     _check_extra()
     from datetime import UTC, datetime, timedelta
@@ -101,17 +97,15 @@ def token(
     from abaton.dashboard import ViewerRole, add_token
 
     if role not in list(ViewerRole):
-        raise SettingsError(
-            f"there is no role '{role}'", where="--role", remedy=f"use {', '.join(ViewerRole)}"
-        )
+        raise SettingsError(f"unknown role '{role}'", where="--role", remedy=f"use {', '.join(ViewerRole)}")
     until = datetime.now(UTC) + timedelta(days=days) if days else None
-    made = add_token(access, name, ViewerRole(role), until)
-    emit({"name": name, "role": role, "token": made}) if json else typer.echo(made)
-    note(f"the token of {name} ({role}) is shown this once; its fingerprint is in {access}")
+    access_token = add_token(access, name, ViewerRole(role), until)
+    emit({"name": name, "role": role, "token": access_token}) if json else typer.echo(access_token)
+    note(f"the token of {name} ({role}) is not shown again; its digest is in {access}")
 
 
 def read_access(path: Path | None) -> AccessFile | None:
-    """Who may use the dashboard, if a file says so."""
+    """Read the access file given to `abaton dashboard`, if there is one."""
     if path is None:
         return None
     from abaton.dashboard import load_access
@@ -125,6 +119,6 @@ def _check_extra() -> None:
         import uvicorn
     except ModuleNotFoundError as error:
         raise SettingsError(
-            f"the dashboard needs '{error.name}'", remedy="install it with: pip install 'abaton[serve]'"
+            f"the package '{error.name}' is not installed", remedy="pip install 'abaton[serve]'"
         ) from None
     del fastapi, uvicorn

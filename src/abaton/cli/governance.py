@@ -1,7 +1,4 @@
-"""``abaton retention`` and ``abaton withdrawals``: what must go, and what is still on its way out.
-
-``abaton audit``: verify the chain, make checkpoints, export it.
-"""
+"""``abaton retention``, ``abaton withdrawals`` and ``abaton audit``."""
 
 from __future__ import annotations
 
@@ -14,12 +11,20 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from abaton.cli.key_access import DATABASE, JSON, KEYS, PASSPHRASE_ENV, PASSPHRASE_FILE, database, ring
+from abaton.cli.key_access import (
+    DATABASE,
+    JSON,
+    KEYS,
+    PASSPHRASE_ENV,
+    PASSPHRASE_FILE,
+    database,
+    open_key_set,
+)
 from abaton.cli.output import emit, note, table
 from abaton.errors import SettingsError
 
 if TYPE_CHECKING:
-    from abaton.governance import Holdings
+    from abaton.governance import RetentionTargets
 
 
 def retention(
@@ -28,129 +33,142 @@ def retention(
     site: Path | None = typer.Option(
         None,
         "--site",
-        help="A site's document, which names all that the site keeps; then nothing else is named.",
+        help="Configuration of a site, which names all its data; replaces the other options",
     ),
-    inbox: Path | None = typer.Option(None, "--inbox", help="The folder of received envelopes."),
-    outbox: Path | None = typer.Option(
-        None, "--outbox", help="The folder of envelopes that wait to be sent."
-    ),
-    vault: str | None = typer.Option(None, "--vault", help="The vault's rows: a file or a URL."),
+    inbox: Path | None = typer.Option(None, "--inbox", help="Folder of received envelopes"),
+    outbox: Path | None = typer.Option(None, "--outbox", help="Folder of envelopes to be sent"),
+    vault: str | None = typer.Option(None, "--vault", help="Rows of the vault: a file or a URL"),
     vault_keys: str | None = typer.Option(
-        None, "--vault-keys", help="The vault's row keys: a file or a URL."
+        None, "--vault-keys", help="Row keys of the vault: a file or a URL"
     ),
-    controller: Path | None = typer.Option(
-        None, "--controller", help="The data controller's public key file."
+    data_controller_key: Path | None = typer.Option(
+        None, "--data-controller-key", help="Public key file of the data controller"
     ),
-    dry_run: bool = typer.Option(False, "--dry-run", help="Only tell what would go."),
+    dry_run: bool = typer.Option(False, "--dry-run", help="Print what would be deleted; delete nothing"),
     at: datetime | None = typer.Option(
-        None, "--at", help="Tell what would go on a later day (with --dry-run)."
+        None, "--at", help="Print what would be deleted on a later day (with --dry-run)"
     ),
     json: bool = JSON,
 ) -> None:
-    """Close studies that have ended and delete everything of those whose time of keeping is over.
+    """Close finished studies and delete data whose retention period has ended.
 
-    Meant to run every night, at sites and at the centre; doing it again finds nothing left to do.
+    Run it every night, at sites and at the centre.
     """
-    from abaton.governance import due, enforce
+    from abaton.governance import due_items, enforce
 
     if at is not None and not dry_run:
-        raise SettingsError("only what is due today is deleted", remedy="give --dry-run with --at")
-    when = at.replace(tzinfo=UTC) if at else datetime.now(UTC)
-    with _holdings(url, site, inbox, outbox, (vault, vault_keys, controller)) as holdings:
-        found = due(holdings, when) if dry_run else enforce(holdings, when)
-    rows = [(item.what, item.study or None, item.count) for item in found]
+        raise SettingsError(
+            "--at is given without --dry-run", remedy="add --dry-run; only data due today is deleted"
+        )
+    timestamp = at.replace(tzinfo=UTC) if at else datetime.now(UTC)
+    with _retention_targets(url, site, inbox, outbox, (vault, vault_keys, data_controller_key)) as targets:
+        items = due_items(targets, timestamp) if dry_run else enforce(targets, timestamp)
+    rows = [(item.item, item.study or None, item.count) for item in items]
     if json:
-        listed = [{"what": item.what, "study": item.study, "count": item.count} for item in found]
-        emit({"at": when.isoformat(timespec="seconds"), "dry_run": dry_run, "due": listed})
+        listed = [{"item": item.item, "study": item.study, "count": item.count} for item in items]
+        emit({"at": timestamp.isoformat(timespec="seconds"), "dry_run": dry_run, "due": listed})
     else:
         title = "would be deleted or closed" if dry_run else "deleted or closed"
-        table(title, ["what", "study", "count"], rows)
+        table(title, ["item", "study", "count"], rows)
 
 
 @contextmanager
-def _holdings(
+def _retention_targets(
     url: str | None,
     site: Path | None,
     inbox: Path | None,
     outbox: Path | None,
     vault: tuple[str | None, str | None, Path | None],
-) -> Iterator[Holdings]:
-    """What is to be looked at: all that a site's document names, or what is named one by one."""
+) -> Iterator[RetentionTargets]:
+    """Yield the data for `abaton retention`: of a site's configuration, or of the options."""
     import secrets
 
-    from abaton.governance import Holdings, Outbox, Vault
-    from abaton.governance.keys import read_public
-    from abaton.site import load_site, site_holdings
+    from abaton.governance import Outbox, RetentionTargets, Vault
+    from abaton.governance.key_files import read_public
+    from abaton.site import load_site, retention_targets
 
     if site is not None:
-        if any(each is not None for each in (url, inbox, outbox, *vault)):
+        if any(option is not None for option in (url, inbox, outbox, *vault)):
             raise SettingsError(
-                "a site's document names all that the site keeps", remedy="give --site alone, or the parts"
+                "--site is combined with other sources", remedy="use --site alone, or the other options"
             )
-        with site_holdings(load_site(site)) as holdings:
-            yield holdings
+        with retention_targets(load_site(site)) as targets:
+            yield targets
         return
     rows, keys, controller = vault
     if len({rows is None, keys is None, controller is None}) > 1:
         raise SettingsError(
-            "a vault is only half named", remedy="give --vault, --vault-keys and --controller together"
+            "the options of the vault are incomplete",
+            remedy="use --vault, --vault-keys and --data-controller-key together",
         )
     with database(url) as opened:
-        waiting = None if outbox is None else Outbox(outbox, opened)
+        outbox_queue = None if outbox is None else Outbox(outbox, opened)
         if rows is None or keys is None or controller is None:
-            yield Holdings(opened, inbox, waiting)
+            yield RetentionTargets(opened, inbox, outbox_queue)
             return
-        with closing(Vault(rows, keys, read_public(controller).sealing, secrets.token_bytes)) as of_people:
-            yield Holdings(opened, inbox, waiting, of_people)
+        with closing(
+            Vault(rows, keys, read_public(controller).sealing_key, secrets.token_bytes)
+        ) as opened_vault:
+            yield RetentionTargets(opened, inbox, outbox_queue, opened_vault)
 
 
 def withdrawals(*, url: str | None = DATABASE, json: bool = JSON) -> None:
-    """List the withdrawals that are not complete: at which step, waiting for what, since when."""
+    """List incomplete withdrawals with their step, what they wait for, and the date."""
     from abaton.governance.withdrawal import pending
 
     with database(url) as opened:
         cases = pending(opened)
-    names = ("study", "subject", "step", "waits for", "since")
-    rows = [(c.study, c.subject, c.step.value, c.waits_for or None, c.since) for c in cases]
+    names = ("study", "subject", "step", "pending_on", "opened_at")
+    rows = [
+        (case.study, case.subject, case.step.value, case.pending_on or None, case.opened_at) for case in cases
+    ]
     emit([dict(zip(names, row, strict=True)) for row in rows]) if json else table(
         "pending withdrawals", names, rows
     )
 
 
-app = typer.Typer(help="Verify the audit chain, make checkpoints, export it.", no_args_is_help=True)
+app = typer.Typer(help="Verify and export the audit log; sign checkpoints.", no_args_is_help=True)
 
 
 @app.command()
 def verify(
     *,
     url: str | None = DATABASE,
-    checkpoint: list[Path] = typer.Option([], "--checkpoint", help="A checkpoint that somebody else kept."),
-    signer: Path | None = typer.Option(
-        None, "--signer", help="The public keys of who signed the checkpoints."
-    ),
+    checkpoint: list[Path] = typer.Option([], "--checkpoint", help="Checkpoint kept by another party"),
+    signer: Path | None = typer.Option(None, "--signer", help="Public keys of the signer of the checkpoints"),
     json: bool = JSON,
 ) -> None:
-    """Find every entry that was removed, changed or moved, and a chain that was cut off or written anew.
+    """Verify the audit log: find removed, changed and moved entries, truncation and replacement.
 
-    Without a checkpoint, a chain that was cut off at its end or written anew cannot be told from a sound one.
-    Exit code 1: something is wrong.
+    Truncation at the end and replacement are found only with a checkpoint. Exit code 1: the log is invalid.
     """
-    from abaton.governance import Audit, verifier
+    from abaton.governance import AuditLog, verifier
     from abaton.governance import verify as faults_of
-    from abaton.governance.keys import read_public
+    from abaton.governance.key_files import read_public
 
     if checkpoint and signer is None:
-        raise SettingsError("who signed the checkpoints is not said", remedy="add --signer PUBLIC-KEYS")
+        raise SettingsError(
+            "--signer is missing", remedy="add --signer PUBLIC-KEYS of the signer of the checkpoints"
+        )
     keys = list(read_public(signer).keys) if signer else []
-    kept = [_read(path) for path in checkpoint]
+    checkpoints = [_read(path) for path in checkpoint]
     with database(url) as opened:
-        faults = faults_of(Audit(opened).rows(), kept, verifier(keys))
+        faults = faults_of(AuditLog(opened).rows(), checkpoints, verifier(keys))
     if json:
-        emit({"ok": not faults, "faults": [{"entry": f.sequence, "what": f.what} for f in faults]})
+        emit(
+            {
+                "ok": not faults,
+                "faults": [{"sequence": fault.sequence, "problem": fault.problem} for fault in faults],
+            }
+        )
     elif faults:
-        table("the audit chain is not sound", ["entry", "what"], [(f.sequence, f.what) for f in faults])
+        table(
+            "the audit log is invalid",
+            ["sequence", "problem"],
+            [(fault.sequence, fault.problem) for fault in faults],
+        )
     else:
-        note("the audit chain is sound" + ("" if kept else "; checked without a checkpoint"))
+        note("the audit log is valid" + ("" if checkpoints else "; verified without a checkpoint"))
     if faults:
         raise typer.Exit(1)
 
@@ -159,24 +177,26 @@ def verify(
 def checkpoint(
     *,
     keys: Path = KEYS,
-    out: Path = typer.Option(..., "--out", "-o", help="The file to give to somebody else to keep."),
+    out: Path = typer.Option(
+        ..., "--out", "-o", help="Write the checkpoint to this file, to be kept by another party"
+    ),
     url: str | None = DATABASE,
     passphrase_file: Path | None = PASSPHRASE_FILE,
     passphrase_env: str | None = PASSPHRASE_ENV,
 ) -> None:
-    """Sign how long the chain is and how it ends; whoever keeps this notices any change before it."""
-    from abaton.atomic_files import replacing
-    from abaton.governance import Audit
+    """Sign the length and the last hash of the audit log; a kept checkpoint reveals later changes."""
+    from abaton.atomic_files import atomic_write
+    from abaton.governance import AuditLog
 
-    signer = ring(keys, passphrase_file, passphrase_env).signing
+    signer = open_key_set(keys, passphrase_file, passphrase_env).signing_key
     with database(url) as opened:
-        made = Audit(opened).checkpoint(signer, datetime.now(UTC))
+        statement = AuditLog(opened).checkpoint(signer, datetime.now(UTC))
     try:
-        with replacing(out) as begun:
-            begun.write_text((jsons.dumps(made, indent=2) + "\n"), "utf-8")
+        with atomic_write(out) as temporary_path:
+            temporary_path.write_text((jsons.dumps(statement, indent=2) + "\n"), "utf-8")
     except OSError as error:
         raise SettingsError(
-            "the checkpoint was not written", where=str(out), remedy=error.strerror or "choose another place"
+            "the checkpoint was not written", where=str(out), remedy=error.strerror or "choose another path"
         ) from None
 
 
@@ -184,24 +204,24 @@ def checkpoint(
 def export(
     *,
     url: str | None = DATABASE,
-    observer: str = typer.Option("abaton", "--observer", help="The name of the service whose chain it is."),
+    observer: str = typer.Option("abaton", "--observer", help="Name of the service of the audit log"),
 ) -> None:
-    """Print the chain as FHIR AuditEvent resources, one on each line."""
-    from abaton.governance import Audit
+    """Print the audit log as FHIR AuditEvent resources, one per line."""
+    from abaton.governance import AuditLog
     from abaton.governance.audit_log import audit_event
 
     with database(url) as opened:
-        for entry in Audit(opened).entries():
+        for entry in AuditLog(opened).entries():
             typer.echo(jsons.dumps(audit_event(entry, observer), separators=(",", ":")))
 
 
 def _read(path: Path) -> dict[str, object]:
     try:
-        found = jsons.loads(path.read_bytes())
+        statement = jsons.loads(path.read_bytes())
     except (OSError, ValueError):
         raise SettingsError(
             "the checkpoint cannot be read", where=str(path), remedy="check the path"
         ) from None
-    if not isinstance(found, dict):
+    if not isinstance(statement, dict):
         raise SettingsError("this is not a checkpoint", where=str(path), remedy="check the path")
-    return found
+    return statement

@@ -1,4 +1,4 @@
-"""``abaton lab``: data environments and experiments for those who study federated learning."""
+"""``abaton lab data``, ``partition`` and ``privacy``."""
 
 from __future__ import annotations
 
@@ -15,9 +15,7 @@ from abaton.cli.runs import JsonOption
 if TYPE_CHECKING:
     from abaton.lab.partition import Partition
 
-app = typer.Typer(
-    help="Study federated learning: data sets, partitions, and the papers' experiments.", no_args_is_help=True
-)
+app = typer.Typer(help="Run experiments: data sets, partitions, strategies.", no_args_is_help=True)
 for command in lab_experiments.COMMANDS:
     app.command()(command)
 
@@ -28,117 +26,126 @@ def data(
     folder: Path | None = FolderOption,
     json: bool = JsonOption,
 ) -> None:
-    """List the data sets that the lab knows by name, and which of them are there."""
-    from abaton.lab.datasets import KNOWN, missing
+    """List the named data sets and whether they are available."""
+    from abaton.lab.datasets import DATA_SETS, missing_files
 
     rows = [
         {
-            "set": name,
-            "available": not missing(name, folder),
-            "what": known.what,
-            "groups": known.groups or None,
-            "missing": missing(name, folder),
+            "name": name,
+            "available": not missing_files(name, folder),
+            "description": dataset.description,
+            "groups": dataset.groups or None,
+            "missing": missing_files(name, folder),
         }
-        for name, known in KNOWN.items()
+        for name, dataset in DATA_SETS.items()
     ]
     if json:
         emit(rows)
         return
-    columns = ("set", "available", "what", "groups")
+    columns = ("name", "available", "description", "groups")
     table("data sets", columns, [[row[column] for column in columns] for row in rows])
     if folder is None:
-        note("name the folder of the data sets with --folder or ABATON_DATA")
-    note(
-        "your own data: --data FILE.npz (x_train, y_train, x_test, y_test), --data FILE.csv, or a folder of it"
-    )
+        note("set the folder of the data sets with --folder or ABATON_DATA")
+    note("other data: --data FILE.npz (x_train, y_train, x_test, y_test), --data FILE.csv, or a folder")
 
 
 @app.command()
 def partition(
     *,
-    data: str = typer.Option("synthetic", help="A data set by name, or the path of an .npz or .csv file."),
-    learners: int | None = typer.Option(None, help="How many learners: 10, or with --natural all groups."),
-    sizes: str = typer.Option("uniform", help="uniform, skewed, power-law or power-law-true."),
-    classes: str = typer.Option(
-        "IID", help="IID, Non-IID(3), Non-IID(8x1,4x1,3x8), its short form Non-IID(3x8), or Dirichlet(0.5)."
+    data: str = typer.Option("synthetic", help="Name of a data set, or path of an .npz or .csv file"),
+    learners: int | None = typer.Option(
+        None, help="Number of learners (default: 10; with --natural all groups)"
     ),
-    natural: bool = typer.Option(False, "--natural", help="Each writer, hospital or role is a learner."),
-    minimum: int = typer.Option(1, min=1, help="With --natural: leave out groups with fewer examples."),
-    rows: int | None = typer.Option(None, min=1, help="Use so many rows at most."),
-    slow: int | None = typer.Option(None, min=0, help="How many learners are slow; half of them by default."),
-    seed: int = typer.Option(1990, min=0, help="Decides which rows go where."),
-    label: str = typer.Option("label", help="The label column of a table."),
-    group: str | None = typer.Option(None, help="The column of a table that names the hospital or person."),
+    sizes: str = typer.Option(
+        "uniform", help="Distribution of sizes: uniform, skewed, power-law or power-law-true"
+    ),
+    classes: str = typer.Option(
+        "IID",
+        help="Distribution of classes: IID, Non-IID(3), Non-IID(8x1,4x1,3x8), Non-IID(3x8) or Dirichlet(0.5)",
+    ),
+    natural: bool = typer.Option(False, "--natural", help="Make each writer, hospital or role a learner"),
+    minimum: int = typer.Option(1, min=1, help="With --natural, drop groups with fewer examples"),
+    rows: int | None = typer.Option(None, min=1, help="Maximum number of rows"),
+    slow: int | None = typer.Option(None, min=0, help="Number of slow learners (default: half)"),
+    seed: int = typer.Option(1990, min=0, help="Seed of the partition"),
+    label: str = typer.Option("label", help="Label column of a table"),
+    group: str | None = typer.Option(None, help="Group column of a table, such as the hospital"),
     folder: Path | None = FolderOption,
     out: Path | None = typer.Option(
-        None, "--out", "-o", help="Write the partition with all its rows to this JSON file."
+        None, "--out", "-o", help="Write the partition with its rows to this JSON file"
     ),
     figure: Path | None = FigureOption,
     json: bool = JsonOption,
 ) -> None:
-    """Deal a data set to learners as the Metis paper does, and show who holds what.
+    """Partition a data set among learners as in the Metis paper and show the result.
 
-    The largest learner comes first. Learners are fast and slow in turn. The same seed gives the same rows.
+    Learners are sorted by size, alternately fast and slow. The same seed gives the same partition.
     """
     import numpy as np
 
     from abaton.errors import SettingsError
-    from abaton.lab.datasets import Columns, load
+    from abaton.lab.datasets import DataSetColumns, load
     from abaton.lab.machine_profiles import heterogeneous
     from abaton.lab.partition import by_group
-    from abaton.lab.partition import partition as deal
+    from abaton.lab.partition import partition_data as split_data
 
     if natural and (sizes, classes, rows) != ("uniform", "IID", None):
         raise SettingsError(
-            "natural groups have their own sizes and classes",
+            "--natural is combined with --sizes, --classes or --rows",
             where="--natural",
-            remedy="leave out --sizes, --classes and --rows, or leave out --natural",
+            remedy="remove --sizes, --classes and --rows, or remove --natural",
         )
-    found = load(data, folder=folder, how=None, columns=Columns(label, group))
+    dataset = load(data, folder=folder, preparation=None, columns=DataSetColumns(label, group))
     rng = np.random.default_rng(seed)
     if natural:
-        made = by_group(
-            found.labels, _groups(found.groups, data), minimum=minimum, learners=learners, rng=rng
+        partitioned = by_group(
+            dataset.labels, _groups(dataset.groups, data), minimum=minimum, learners=learners, rng=rng
         )
     else:
-        made = deal(
-            found.labels,
+        partitioned = split_data(
+            dataset.labels,
             learners=10 if learners is None else learners,
             rng=rng,
             sizes_as=sizes,
             classes_as=classes,
             rows=rows,
         )
-    groups = dict(heterogeneous(made.by_size(), slow=slow).groups)
-    lines = [{**line, "group": groups[line["learner"]]} for line in _named(made, found.classes)]
-    title = f"{found.name}: {made.form}"
+    groups = dict(heterogeneous(partitioned.by_size(), slow=slow).groups)
+    learner_rows = [
+        {**row, "group": groups[row["learner"]]} for row in _with_class_names(partitioned, dataset.classes)
+    ]
+    title = f"{dataset.name}: {partitioned.form}"
     if out is not None:
-        save(out, _text(made.to_json()))
+        save(out, _text(partitioned.to_json()))
     if figure is not None:
-        from abaton.report import figures_page, partition_figure
+        from abaton.report import partition_figure, render_figures
 
-        drawn = partition_figure(lines, _class_names(made, found.classes), title=title, groups=groups)
-        save(figure, figures_page(title, [drawn]))
+        plot = partition_figure(
+            learner_rows, _class_names(partitioned, dataset.classes), title=title, groups=groups
+        )
+        save(figure, render_figures(title, [plot]))
     if json:
         emit(
             {
-                "data": found.name,
-                "form": made.form,
+                "data": dataset.name,
+                "form": partitioned.form,
                 "seed": seed,
-                "rows": len(found.labels),
-                "used": int(made.sizes.sum()),
-                "digest": made.digest,
-                "learners": lines,
+                "rows": len(dataset.labels),
+                "used": int(partitioned.sizes.sum()),
+                "digest": partitioned.digest,
+                "learners": learner_rows,
             }
         )
         return
     columns = ("learner", "group", "examples", "classes")
-    cells = [[*(line[column] for column in columns), _short(line["counts"])] for line in lines]
-    table(title, [*columns, "examples of each class"], cells)
-    note(f"{made.sizes.sum():,} of {len(found.labels):,} rows, seed {seed}, partition {made.digest[:12]}")
+    cells = [[*(row[column] for column in columns), _format_counts(row["counts"])] for row in learner_rows]
+    table(title, [*columns, "examples by class"], cells)
+    note(
+        f"{partitioned.sizes.sum():,} of {len(dataset.labels):,} rows, seed {seed}, partition {partitioned.digest[:12]}"
+    )
     for path in (out, figure):
         if path is not None:
-            note(f"written: {path}")
+            note(f"wrote {path}")
 
 
 def _groups(groups: Any, data: str) -> Any:
@@ -146,26 +153,26 @@ def _groups(groups: Any, data: str) -> Any:
 
     if groups is None:
         raise SettingsError(
-            f"the data set '{data}' does not say who its rows come from",
+            f"data set '{data}' has no groups",
             where="--natural",
-            remedy="choose one with groups ('abaton lab data'), or name a table's column with --group",
+            remedy="choose a data set with groups ('abaton lab data'), or add --group COLUMN",
         )
     return groups
 
 
-def _class_names(made: Partition, names: tuple[str, ...]) -> list[str]:
-    """The partition knows classes by number; people know them by name."""
-    return [names[int(code)] for code in made.classes]
+def _class_names(partition: Partition, names: tuple[str, ...]) -> list[str]:
+    """Return the names of the class numbers printed by `abaton lab partition`."""
+    return [names[int(code)] for code in partition.classes]
 
 
-def _named(made: Partition, names: tuple[str, ...]) -> list[dict[str, Any]]:
+def _with_class_names(partition: Partition, names: tuple[str, ...]) -> list[dict[str, Any]]:
     return [
-        {**line, "counts": {names[int(code)]: count for code, count in line["counts"].items()}}
-        for line in made.table()
+        {**row, "counts": {names[int(code)]: count for code, count in row["counts"].items()}}
+        for row in partition.table()
     ]
 
 
-def _short(counts: dict[str, int]) -> str:
+def _format_counts(counts: dict[str, int]) -> str:
     shown = [f"{name} {count}" for name, count in list(counts.items())[:10]]
     return ", ".join(shown) + (", ..." if len(counts) > 10 else "")
 
@@ -181,34 +188,34 @@ def privacy(
     *,
     noise: float = typer.Option(
         ...,
-        help="Noise multiplier: standard deviation of the noise over the most that one learner can change.",
+        help="Noise multiplier: standard deviation of the noise relative to the sensitivity",
     ),
-    delta: float = typer.Option(1e-5, help="The chance that the promise may fail."),
-    rounds: int = typer.Option(100, min=1, help="How many rounds are planned."),
-    lots: str = typer.Option(
-        "none", help="none: all take part; fixed: so many are drawn; poisson: each is drawn by its own coin."
+    delta: float = typer.Option(1e-5, help="Delta of (epsilon, delta)-differential privacy"),
+    rounds: int = typer.Option(100, min=1, help="Number of rounds"),
+    sampling: str = typer.Option(
+        "none", help="Sampling of learners: none (all), fixed (sample size) or poisson (independent)"
     ),
-    drawn: int = typer.Option(1, min=1, help="How many learners are drawn in a round."),
-    among: int = typer.Option(1, min=1, help="Among how many learners."),
-    epsilon: float | None = typer.Option(None, help="Also say how many rounds stay within this budget."),
+    sample_size: int = typer.Option(1, min=1, help="Number of learners sampled per round"),
+    population: int = typer.Option(1, min=1, help="Number of learners in total"),
+    epsilon: float | None = typer.Option(None, help="Also print the number of rounds within this budget"),
     json: bool = JsonOption,
 ) -> None:
-    """Plan a privacy budget: epsilon after each round, by the accountant that also watches the runs.
+    """Plan a privacy budget: print epsilon after each round, with the accountant of the runs.
 
-    With 'clip(norm=C) | gaussian_noise(std=S)' and a budget against the controller the noise multiplier is S / (2 C);
-    against readers of the community model, with N updates a round, it is S sqrt(N) / (2 C).
+    With 'clip(norm=C) | gaussian_noise(std=S)' the noise multiplier is S / (2 C) against the controller, and
+    S sqrt(N) / (2 C) against readers of the community model with N updates per round.
     """
-    from abaton.lab.privacy_planner import plan
+    from abaton.lab.privacy_planner import plan_budget
 
-    made = plan(noise, delta, rounds, lots, (drawn, among), epsilon)
+    budget_plan = plan_budget(noise, delta, rounds, sampling, (sample_size, population), epsilon)
     if json:
-        emit(made)
+        emit(budget_plan)
         return
     table(
-        "epsilon after so many rounds",
-        ["round", "epsilon", "zCDP bound without lots"],
-        [(row["round"], row["epsilon"], row["zcdp"]) for row in made["rounds"]],
+        "epsilon by round",
+        ["round", "epsilon", "zCDP bound without sampling"],
+        [(row["round"], row["epsilon"], row["zcdp"]) for row in budget_plan["rounds"]],
     )
-    note(made["neighbours"])
+    note(budget_plan["neighbours"])
     if epsilon is not None:
-        note(f"rounds within epsilon {epsilon:g}: {made['within']}")
+        note(f"rounds within epsilon {epsilon:g}: {budget_plan['within']}")

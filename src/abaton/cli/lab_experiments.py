@@ -1,4 +1,4 @@
-"""``abaton lab paper``, ``compare`` and ``poisoned``: experiments with a table, a figure and JSON each."""
+"""``abaton lab reproduce``, ``compare`` and ``robustness``."""
 
 from __future__ import annotations
 
@@ -10,39 +10,35 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from abaton.cli.output import emit, note, progress, save, table
-from abaton.cli.runs import JsonOption, again
+from abaton.cli.runs import JsonOption, command_with_store
 
 if TYPE_CHECKING:
-    from abaton.lab.experiment import Setting
+    from abaton.lab.experiment import ExperimentSettings
 
 FolderOption = typer.Option(
-    None, "--folder", envvar="ABATON_DATA", help="Where the named data sets lie; see 'abaton lab data'."
+    None, "--folder", envvar="ABATON_DATA", help="Folder of the named data sets; see 'abaton lab data'"
 )
-StoreOption = typer.Option(
-    None, "--store", help="Keep the runs in this store; look at them with 'abaton runs'."
-)
-FigureOption = typer.Option(None, help="Draw it into this HTML file.")
+StoreOption = typer.Option(None, "--store", help="Store the runs in this folder; see 'abaton runs'")
+FigureOption = typer.Option(None, help="Write the figure to this HTML file")
 WindowOption = typer.Option(
-    50, min=0, help="Shuffle rows, sorted by class, through a window of so many; 0 shuffles all."
+    50, min=0, help="Shuffle window in rows, which are sorted by class; 0 shuffles all"
 )
-NetworkOption = typer.Option("mlp", help="mlp (one hidden layer, images 8x8) or cnn (the papers' networks).")
+NetworkOption = typer.Option(
+    "mlp", help="Network: mlp (one hidden layer, images 8x8) or cnn (as in the papers)"
+)
 
 
-def paper(
+def reproduce(
     name: str = typer.Argument(
-        "list", help="table1, table2, table3, fig2 ... fig9; 'list' says what each is."
+        "list", help="Table or figure: table1 … table3, fig2 … fig9; 'list' describes them"
     ),
     *,
     scale: float | None = typer.Option(
-        None, help="How much of the paper's time is run, up to 1; each has a default that takes minutes."
+        None, help="Fraction of the paper's training time, up to 1 (default: some minutes)"
     ),
-    seeds: int = typer.Option(3, min=1, help="How many seeds; the interval is over them."),
-    rows: int | None = typer.Option(
-        None, min=1, help="Deal so many rows at most; 5,000 of CIFAR-10 by default."
-    ),
-    data: str | None = typer.Option(
-        None, help="A data set instead of the one that stands in for the paper's."
-    ),
+    seeds: int = typer.Option(3, min=1, help="Number of seeds for the confidence interval"),
+    rows: int | None = typer.Option(None, min=1, help="Maximum number of rows (default: 5,000 of CIFAR-10)"),
+    data: str | None = typer.Option(None, help="Data set instead of the default one"),
     folder: Path | None = FolderOption,
     window: int = WindowOption,
     network: str = NetworkOption,
@@ -50,225 +46,259 @@ def paper(
     figure: Path | None = FigureOption,
     json: bool = JsonOption,
 ) -> None:
-    """Make a table or figure of the Metis paper again, smaller, and say what was reduced.
+    """Reproduce a table or figure of the Metis paper at a smaller scale and print what was reduced.
 
-    table1: abaton lab paper table1 --folder DATA --figure table1.html
+    abaton lab reproduce table1 --folder DATA --figure table1.html
 
-    As large as the data allows: --scale 1 --rows 20000 --network cnn, which takes days. Without --folder a drawn data
-    set stands in.
+    The full scale, --scale 1 --rows 20000 --network cnn, takes days. Without --folder a synthetic data set is used.
     """
-    from abaton.lab.paper_figures import PLANS, evidence
-    from abaton.lab.paper_tables import Choice
+    from abaton.lab.paper_figures import PLANS, paper_figure
+    from abaton.lab.paper_tables import DownscaleChoice
 
     if name == "list":
-        lines = [{"name": key, "scale": plan.scale, "what": plan.what} for key, plan in PLANS.items()]
+        plans = [{"name": key, "scale": plan.scale, "description": plan.what} for key, plan in PLANS.items()]
         if json:
-            emit(lines)
+            emit(plans)
         else:
-            table("the paper's evidence", ("name", "scale", "what"), [list(line.values()) for line in lines])
+            table(
+                "tables and figures", ("name", "scale", "description"), [list(row.values()) for row in plans]
+            )
         return
-    with _hearing(name, store) as heard:
-        made = evidence(name, Choice(scale, seeds, rows, data, folder, window, network, store), heard)
-    _draw(figure, made.figure)
+    with _show_progress(name, store) as on_progress:
+        reproduction = paper_figure(
+            name, DownscaleChoice(scale, seeds, rows, data, folder, window, network, store), on_progress
+        )
+    _draw(figure, reproduction.figure)
     if json:
-        emit({"name": name, "title": made.title, "reduced": list(made.reduced), **made.data})
+        emit(
+            {
+                "name": name,
+                "title": reproduction.title,
+                "reduced": list(reproduction.reduced),
+                **reproduction.data,
+            }
+        )
         return
-    table(made.title, made.columns, made.rows)
-    for line in made.reduced:
-        typer.echo(f"reduced: {line}")
+    table(reproduction.title, reproduction.columns, reproduction.rows)
+    for row in reproduction.reduced:
+        typer.echo(f"reduced: {row}")
 
 
 def compare(
     *,
-    data: str = typer.Option("synthetic", help="A data set by name, or the path of an .npz or .csv file."),
+    data: str = typer.Option("synthetic", help="Name of a data set, or path of an .npz or .csv file"),
     folder: Path | None = FolderOption,
-    sizes: str = typer.Option("power-law", help="uniform, skewed, power-law or power-law-true."),
+    sizes: str = typer.Option(
+        "power-law", help="Distribution of sizes: uniform, skewed, power-law or power-law-true"
+    ),
     classes: list[str] = typer.Option(
-        ["Non-IID(3x8)"], help="As 'abaton lab partition' takes them; given again, another environment."
+        ["Non-IID(3x8)"], help="Distribution of classes, see 'abaton lab partition'; repeatable"
     ),
-    learners: int | None = typer.Option(None, help="How many learners: 10, or with --group all groups."),
-    label: str = typer.Option("label", help="The label column of a table."),
+    learners: int | None = typer.Option(
+        None, help="Number of learners (default: 10; with --group all groups)"
+    ),
+    label: str = typer.Option("label", help="Label column of a table"),
     group: str | None = typer.Option(
-        None, help="The column of a table that names the hospital or person: each is a learner."
+        None, help="Group column of a table, such as the hospital; each group is a learner"
     ),
-    slow: int | None = typer.Option(None, min=0, help="How many of them are slow; half by default."),
-    slowdown: float = typer.Option(10.0, help="How many times as long a batch takes a slow learner."),
-    latency: float = typer.Option(
-        10.0, min=0, help="How long a message takes, in batches of a fast learner."
-    ),
-    policy: list[str] = typer.Option(
+    slow: int | None = typer.Option(None, min=0, help="Number of slow learners (default: half)"),
+    slowdown: float = typer.Option(10.0, help="Time of a batch at a slow learner relative to a fast one"),
+    latency: float = typer.Option(10.0, min=0, help="Latency of a message in batches of a fast learner"),
+    strategy: list[str] = typer.Option(
         [],
-        help="A policy of the paper; given again, another; by default all that go with the other settings.",
+        help="Strategy; repeatable (default: all that fit the other settings)",
     ),
-    measure: str = typer.Option(
-        "micro_f1", help="By what DVW judges: micro_f1, macro_f1, accuracy, mcc, geometric_mean."
+    metric: str = typer.Option(
+        "micro_f1", help="Metric of DVW: micro_f1, macro_f1, accuracy, mcc, geometric_mean"
     ),
-    own: bool = typer.Option(
-        True, "--own/--no-own", help="Whether a learner's own validation set counts in that."
+    include_own_validation: bool = typer.Option(
+        True,
+        "--include-own-validation/--exclude-own-validation",
+        help="Include or exclude the learner's own validation set in DVW",
     ),
-    server: str = typer.Option("plain", help="Server optimiser: plain, momentum(beta=0.9), adam(rate=0.01)."),
+    server: str = typer.Option("sgd", help="Server optimiser: sgd, momentum(beta=0.9), adam(rate=0.01)"),
     robust: str = typer.Option(
-        "", help="Robust mixing: median, trimmed(share=0.2), krum(liars=1), norm_bound; synchronous policies."
+        "",
+        help="Robust aggregation of synchronous strategies: median, trimmed_mean(fraction=0.2), krum(byzantine=1), "
+        "norm_bound",
     ),
-    rounds: float = typer.Option(4.0, help="Simulated time for all, in rounds of SyncFedAvg."),
-    rows: int | None = typer.Option(None, min=1, help="Deal so many rows at most."),
-    batch: int = typer.Option(50, help="Examples in a batch."),
-    rate: float = typer.Option(0.05, help="Learning rate."),
-    momentum: float = typer.Option(0.75, help="Momentum (Metis, Eq. 2)."),
-    epochs: int = typer.Option(4, help="Local epochs before an update, unless the learner decides itself."),
+    rounds: float = typer.Option(4.0, help="Simulated time in rounds of SyncFedAvg"),
+    rows: int | None = typer.Option(None, min=1, help="Maximum number of rows"),
+    batch: int = typer.Option(50, help="Batch size"),
+    rate: float = typer.Option(0.05, help="Learning rate"),
+    momentum: float = typer.Option(0.75, help="Momentum (Metis, Eq. 2)"),
+    epochs: int = typer.Option(4, help="Local epochs per update, except with adaptive update frequency"),
     window: int = WindowOption,
     network: str = NetworkOption,
-    codec: str = typer.Option(
-        "raw", help="How updates travel, such as 'error_feedback | stc(sparsity=0.01)'."
-    ),
-    downlink: str | None = typer.Option(
-        None, help="How versions of the community model travel, such as 'stc(sparsity=0.01)'."
-    ),
-    seeds: int = typer.Option(3, min=1, help="How many seeds; the interval is over them."),
+    codec: str = typer.Option("raw", help="Codec of updates, such as 'error_feedback | stc(sparsity=0.01)'"),
+    downlink: str | None = typer.Option(None, help="Codec of community models, such as 'stc(sparsity=0.01)'"),
+    seeds: int = typer.Option(3, min=1, help="Number of seeds for the confidence interval"),
     partition_seed: int | None = typer.Option(
-        None, min=0, help="Deal the data the same way for every seed; by default each seed deals anew."
+        None, min=0, help="Use one partition for all seeds (default: a new partition per seed)"
     ),
     store: Path | None = StoreOption,
     figure: Path | None = FigureOption,
     json: bool = JsonOption,
 ) -> None:
-    """Compare the paper's policies on your own setting: accuracy after equal simulated time.
+    """Compare strategies by accuracy after equal simulated time.
 
-    All policies share every setting; what is different is only what the paper says of each. A table of your own: --data
-    FILE.csv --label COLUMN, and --group COLUMN for its hospitals or people.
+    All strategies share the other settings. Tables: --data FILE.csv --label COLUMN, and --group COLUMN for hospitals.
     """
     from abaton.errors import SettingsError
-    from abaton.lab.experiment import Setting, Task, World
-    from abaton.lab.federation_builder import fitting
+    from abaton.lab.experiment import ExperimentEnvironment, ExperimentSettings, ExperimentTask
+    from abaton.lab.federation_builder import suitable_strategies
     from abaton.lab.paper_figures import pivot
     from abaton.lab.strategy_comparison import compare as run_all
     from abaton.lab.strategy_comparison import curves, summary
     from abaton.training import TrainSettings
 
-    training = TrainSettings(epochs, batch, rate, momentum, window=window)
-    task = Task(data, str(folder) if folder else None, network, label=label, group=group)
+    training = TrainSettings(epochs, batch, rate, momentum, shuffle_window=window)
+    task = ExperimentTask(data, str(folder) if folder else None, network, label=label, group=group)
     if group is not None and (sizes, classes, learners, rows) != ("power-law", ["Non-IID(3x8)"], None, None):
         raise SettingsError(
-            "groups have their own number, sizes and classes",
+            "--group is combined with --learners, --sizes, --classes or --rows",
             where="--group",
-            remedy="leave out --learners, --sizes, --classes and --rows, or leave out --group",
+            remedy="remove --learners, --sizes, --classes and --rows, or remove --group",
         )
-    settings: dict[str, Setting] = {}
-    for form in classes:
-        world = World(sizes, form, learners or 10, rows, slow, slowdown, latency, partition_seed)
-        settings[f"{sizes}, {form}" if group is None else f"each {group} a learner"] = Setting(
-            task, world, training, rounds, measure, own, server, robust, codec=codec, downlink=downlink
+    settings: dict[str, ExperimentSettings] = {}
+    for class_distribution in classes:
+        environment = ExperimentEnvironment(
+            sizes, class_distribution, learners or 10, rows, slow, slowdown, latency, partition_seed
         )
-    with _hearing("compare", store) as heard:
-        chosen = policy or fitting(next(iter(settings.values())))
-        runs = run_all(settings, chosen, range(1, seeds + 1), folder=store, heard=heard)
-    lines, drawn = summary(runs), curves(runs)
-    title = f"{task.data}: accuracy after {rounds:g} rounds' worth of simulated time"
+        settings[f"{sizes}, {class_distribution}" if group is None else f"one learner per {group}"] = (
+            ExperimentSettings(
+                task,
+                environment,
+                training,
+                rounds,
+                metric,
+                include_own_validation,
+                server,
+                robust,
+                codec=codec,
+                downlink=downlink,
+            )
+        )
+    with _show_progress("compare", store) as on_progress:
+        strategies = strategy or suitable_strategies(next(iter(settings.values())))
+        runs = run_all(settings, strategies, range(1, seeds + 1), folder=store, report=on_progress)
+    results, accuracy_curves = summary(runs), curves(runs)
+    title = f"{task.data}: accuracy after the simulated time of {rounds:g} rounds"
     if figure is not None:
         from abaton.report.experiment_figures import accuracy_over_time
 
-        _draw(figure, lambda: accuracy_over_time(drawn, title=title))
+        _draw(figure, lambda: accuracy_over_time(accuracy_curves, title=title))
     if json:
-        emit({"title": title, "lines": lines, "curves": drawn})
+        emit({"title": title, "rows": results, "curves": accuracy_curves})
         return
-    table(title, *pivot(lines))
+    table(title, *pivot(results))
     note(f"{seeds} seeds; ± is the 95 % confidence interval of the mean")
 
 
-def poisoned(
+def robustness(
     *,
-    data: str = typer.Option("synthetic", help="A data set by name, or the path of an .npz or .csv file."),
+    data: str = typer.Option("synthetic", help="Name of a data set, or path of an .npz or .csv file"),
     folder: Path | None = FolderOption,
-    sizes: str = typer.Option("power-law", help="uniform, skewed, power-law or power-law-true."),
-    classes: str = typer.Option("IID", help="As 'abaton lab partition' takes them."),
-    learners: int = typer.Option(10, help="How many learners; the largest goes bad, or the third, or both."),
-    rounds: float = typer.Option(5.0, help="Simulated time for all, in rounds of SyncFedAvg."),
-    rows: int | None = typer.Option(None, min=1, help="Deal so many rows at most."),
-    window: int = typer.Option(0, min=0, help="Shuffle rows through a window of so many; 0 shuffles all."),
-    rate: float = typer.Option(0.05, help="Learning rate."),
-    seeds: int = typer.Option(3, min=1, help="How many seeds; the interval is over them."),
+    sizes: str = typer.Option(
+        "power-law", help="Distribution of sizes: uniform, skewed, power-law or power-law-true"
+    ),
+    classes: str = typer.Option("IID", help="Distribution of classes, see 'abaton lab partition'"),
+    learners: int = typer.Option(
+        10, help="Number of learners; the largest, the third, or both are byzantine"
+    ),
+    rounds: float = typer.Option(5.0, help="Simulated time in rounds of SyncFedAvg"),
+    rows: int | None = typer.Option(None, min=1, help="Maximum number of rows"),
+    window: int = typer.Option(0, min=0, help="Shuffle window in rows; 0 shuffles all"),
+    rate: float = typer.Option(0.05, help="Learning rate"),
+    seeds: int = typer.Option(3, min=1, help="Number of seeds for the confidence interval"),
     store: Path | None = StoreOption,
     json: bool = JsonOption,
 ) -> None:
-    """Let one learner have wrong labels, and one send noise: what each policy loses, and how much they still count.
+    """Measure the robustness of each strategy: loss of accuracy with flipped labels and with noise at one learner.
 
-    DVW judges by micro-F1 over all validation sets, as in the paper; by micro-F1 over those of the others only, since
-    a learner with wrong labels agrees with itself; and by Matthews' correlation, 0 for a model that knows nothing.
+    DVW uses micro-F1 on all validation sets, as in the paper; micro-F1 on those of the other learners, since a learner
+    with flipped labels agrees with itself; and Matthews' correlation, which is 0 for a model without information.
     """
-    from abaton.lab.experiment import Setting, Task, World
-    from abaton.lab.robustness import harm
+    from abaton.lab.experiment import ExperimentEnvironment, ExperimentSettings, ExperimentTask
+    from abaton.lab.robustness import robustness_experiment
     from abaton.training import TrainSettings
 
-    training = TrainSettings(4, 50, rate, 0.75, window=window)
-    task = Task(data, str(folder) if folder else None)
-    setting = Setting(task, World(sizes, classes, learners, rows), training, rounds)
-    with _hearing("poisoned", store) as heard:
-        lines = harm(setting, range(1, seeds + 1), folder=store, heard=heard)
+    training = TrainSettings(4, 50, rate, 0.75, shuffle_window=window)
+    task = ExperimentTask(data, str(folder) if folder else None)
+    setting = ExperimentSettings(
+        task, ExperimentEnvironment(sizes, classes, learners, rows), training, rounds
+    )
+    with _show_progress("robustness", store) as on_progress:
+        results = robustness_experiment(setting, range(1, seeds + 1), folder=store, report=on_progress)
     if json:
-        emit(lines)
+        emit(results)
         return
     columns = (
         "attack",
-        "policy",
-        "judged by",
+        "strategy",
+        "metric",
         "clean",
-        "poisoned",
+        "attacked",
         "loss",
-        "of FedAvg's loss",
-        "weight share",
+        "relative to FedAvg",
+        "weight fraction",
     )
     cells = [
         [
-            line["attack"],
-            line["policy"],
-            line["judged_by"],
-            *(_mean(line[key]) for key in ("clean", "poisoned", "loss")),
-            "" if line["against_fedavg"] is None else f"{line['against_fedavg']:.2f}",
-            f"{line['share']:.4f}",
+            row["attack"],
+            row["strategy"],
+            row["weighting"],
+            *(_mean(row[key]) for key in ("clean", "attacked", "loss")),
+            "" if row["relative_to_fedavg"] is None else f"{row['relative_to_fedavg']:.2f}",
+            f"{row['weight_fraction']:.4f}",
         ]
-        for line in lines
+        for row in results
     ]
     table(
-        f"{data}: bad learners among {learners}; half of an equal share is {0.5 / learners:g}", columns, cells
+        f"{data}: byzantine learners of {learners}; half of an equal weight is {0.5 / learners:g}",
+        columns,
+        cells,
     )
     note(f"{seeds} seeds; ± is the 95 % confidence interval of the mean")
 
 
-def _mean(made: dict[str, Any]) -> str:
-    return f"{made['mean']:.3f}" + (f" ± {made['reach']:.3f}" if made["reach"] is not None else "")
+def _mean(estimate: dict[str, Any]) -> str:
+    return f"{estimate['mean']:.3f}" + (
+        f" ± {estimate['half_width']:.3f}" if estimate["half_width"] is not None else ""
+    )
 
 
 def _draw(path: Path | None, figure: Callable[[], Any]) -> None:
     if path is None:
         return
-    from abaton.report import figures_page
+    from abaton.report import render_figures
 
-    save(path, figures_page("Experiment", [figure()]))
-    note(f"written: {path}")
+    save(path, render_figures("Experiment", [figure()]))
+    note(f"wrote {path}")
 
 
 @contextmanager
-def _hearing(name: str, store: Path | None) -> Iterator[Callable[[str], None]]:
-    """Say on stderr how far it has come: a line that moves in a terminal, lines in a file."""
+def _show_progress(name: str, store: Path | None) -> Iterator[Callable[[str], None]]:
+    """Show the progress of lab experiments on stderr: a bar in a terminal, lines otherwise."""
     with progress() as bar:
-        shown = bar.add_task(name, total=None, detail="the first run compiles for some seconds")
-        quiet = bar.disable
+        task_id = bar.add_task(name, total=None, detail="the first run compiles kernels")
+        is_disabled = bar.disable
 
-        def heard(text: str) -> None:
-            bar.update(shown, advance=1, detail=text)
-            if quiet:
+        def on_progress(text: str) -> None:
+            bar.update(task_id, advance=1, detail=text)
+            if is_disabled:
                 note(text)
 
         try:
-            yield heard
+            yield on_progress
         except KeyboardInterrupt:
-            kept = (
-                f"the last run goes on with '{again('abaton resume latest', store)}'"
+            hint = (
+                f"resume the last run with '{command_with_store('abaton resume latest', store)}'"
                 if store
-                else "nothing was kept"
+                else "nothing was stored"
             )
-            note(f"stopped; {kept}")
+            note(f"interrupted; {hint}")
             raise
 
 
-COMMANDS: Sequence[Callable[..., None]] = (paper, compare, poisoned)
+COMMANDS: Sequence[Callable[..., None]] = (reproduce, compare, robustness)

@@ -1,4 +1,4 @@
-"""``abaton model``: use what a run has learned."""
+"""``abaton model``: export, predictions and model card."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from pathlib import Path
 
 import typer
 
+from abaton.cli.key_access import PASSPHRASE_ENV, PASSPHRASE_FILE, open_key_set
 from abaton.cli.output import emit, note, save
 from abaton.cli.runs import JsonOption, RunArgument, StoreOption, opened_store
-from abaton.cli.key_access import PASSPHRASE_ENV, PASSPHRASE_FILE, ring
 from abaton.errors import SettingsError
 
 CARD = "model-card"
-"""The kind of a signed statement that is a model card."""
+"""Kind of the signed statement of a model card."""
 
-app = typer.Typer(help="Use what a run has learned.", no_args_is_help=True)
+app = typer.Typer(help="Export a model, predict, write the model card.", no_args_is_help=True)
 
 
 @app.command()
@@ -23,107 +23,111 @@ def export(
     run: str = RunArgument,
     *,
     out: Path = typer.Option(
-        ..., "--out", "-o", help="The file: .onnx, .safetensors or .skops (scikit-learn), by its ending."
+        ..., "--out", "-o", help="Write to this file: .onnx, .safetensors or .skops (scikit-learn)"
     ),
     store: Path | None = StoreOption,
     json: bool = JsonOption,
 ) -> None:
-    """Write the community model to a file that other programs use.
+    """Export the community model as ONNX, safetensors or a scikit-learn pipeline.
 
-    Filling of missing values and scaling are inside: the file takes the study's columns as they are, in order, with
-    NaN where a value is missing, and predicts what the run predicts.
+    Imputation and scaling are included: the inputs are the study's columns in order, with NaN for missing values.
     """
+    from abaton.deployment import export_model as write
     from abaton.federation import Run
-    from abaton.deployment import export as write
 
     with opened_store(store) as opened:
-        made = write(Run(opened, run), out)
-    told = {"out": str(out), "columns": list(made.columns), "classes": list(made.classes), **made.about}
+        model = write(Run(opened, run), out)
+    summary = {
+        "out": str(out),
+        "columns": list(model.columns),
+        "classes": list(model.classes),
+        **model.metadata,
+    }
     if json:
-        emit(told)
+        emit(summary)
     else:
-        note(f"{out}: version {told['version']} of run {told['run']}, reads {', '.join(made.columns)}")
+        note(
+            f"{out}: version {summary['version']} of run {summary['run']}, inputs {', '.join(model.columns)}"
+        )
 
 
 @app.command()
 def predict(
     run: str = RunArgument,
     source: Path = typer.Argument(
-        help="The people's records: a FHIR Bundle, an NDJSON file, a folder of them, or a site.toml that says where "
-        "they are."
+        help="Records: a FHIR Bundle, an NDJSON file, a folder of them, or a site.toml"
     ),
     *,
     out: Path | None = typer.Option(
-        None, "--out", "-o", help="A CSV file for the predictions; without it, a table."
+        None, "--out", "-o", help="Write the predictions as CSV to this file (default: print a table)"
     ),
-    site: str = typer.Option(
-        "", "--site-name", help="Ask this site's own model instead of the community model."
+    site: str = typer.Option("", "--site-name", help="Use the personal model of this site"),
+    personalisation: str = typer.Option(
+        "interpolate",
+        "--personalisation",
+        help="Method of the personal model: recalibrate, fine-tune, interpolate",
     ),
-    way: str = typer.Option(
-        "interpolate", "--way", help="How the site made it: recalibrate, fine-tune, interpolate."
-    ),
-    anyway: bool = typer.Option(
-        False, "--anyway", help="Ask the model in spite of what does not fit; the remarks say what."
-    ),
-    ground: str = typer.Option("", "--ground", help="Why these records may be read, for the audit chain."),
+    force: bool = typer.Option(False, "--force", help="Predict in spite of blocking applicability issues"),
+    legal_basis: str = typer.Option("", "--legal-basis", help="Legal basis of the access, for the audit log"),
     store: Path | None = StoreOption,
     json: bool = JsonOption,
 ) -> None:
-    """Ask the model about new people, whose records go the study's own way.
+    """Predict for new patients, whose records pass the study's pipeline; no record is stored.
 
-    They are held against the study's eligibility, de-identified, viewed and made into columns as the study says;
-    nothing of them is kept. Wrong units, missing columns and people unlike those whom the model learned from are told,
-    one line each, and refused if they are grave. 'calibrated' is corrected by how the model did on the run's test
-    subjects.
+    Applicability issues (units, missing inputs, shifted distributions) are printed; serious ones block the prediction
+    (exit code 1). Calibrated predictions are corrected on the run's test subjects.
     """
     from datetime import UTC, datetime
     from secrets import token_bytes
 
-    from abaton.cli.output import complain, table
+    from abaton.cli.output import print_error, table
+    from abaton.deployment import NotApplicableError
+    from abaton.deployment import predict as predict_patients
+    from abaton.deployment.new_patients import DEFAULT_LEGAL_BASIS
     from abaton.federation import Run
-    from abaton.deployment import Unfit
-    from abaton.deployment import predict as ask
-    from abaton.deployment.new_patients import GROUND
 
     with opened_store(store) as opened:
         try:
-            made = ask(
+            predictions = predict_patients(
                 Run(opened, run),
                 source,
                 datetime.now(UTC),
                 token_bytes(32),
                 site=site,
-                way=way,
-                anyway=anyway,
-                ground=ground or GROUND,
+                personalisation=personalisation,
+                force=force,
+                legal_basis=legal_basis or DEFAULT_LEGAL_BASIS,
             )
-        except Unfit as unfit:
-            for each in unfit.misfits:
-                complain(f"{each} ({source})")
-            complain(f"nothing was foretold; {unfit.remedy}")
+        except NotApplicableError as error:
+            for issue in error.issues:
+                print_error(f"{issue} ({source})")
+            print_error(f"no predictions were made; {error.remedy}")
             raise typer.Exit(1) from None
-    for each in made.misfits:
-        note(f"remark: {each}")
+    metadata = predictions.metadata
+    for issue in predictions.issues:
+        note(f"warning: {issue}")
     if out is not None:
-        save(out, made.csv())
-        note(f"{out}: {len(made.people)} people, {made.about['model']} model of run {made.about['run']}")
+        save(out, predictions.csv())
+        note(
+            f"{out}: {len(predictions.patients)} patients, {metadata['model']} model of run {metadata['run']}"
+        )
     if json:
-        emit(made.row())
+        emit(predictions.row())
     elif out is None:
-        shown = made.names[1:] if len(made.names) == 2 else made.names
-        places = [made.names.index(name) for name in shown]
-        heads = [f"{kind} {name}" for name in shown for kind in ("said", "calibrated")]
+        shown = predictions.names[1:] if len(predictions.names) == 2 else predictions.names
+        indices = [predictions.names.index(name) for name in shown]
+        column_names = [f"{prefix} {name}" for name in shown for prefix in ("predicted", "calibrated")]
         rows = [
             (
-                each.id,
-                *(told[i] for i in places for told in (each.said, each.calibrated)),
-                ", ".join(each.filled) or "–",
-                ", ".join(each.unusual) or "–",
+                patient.id,
+                *(values[i] for i in indices for values in (patient.predicted, patient.calibrated)),
+                ", ".join(patient.imputed) or "–",
+                ", ".join(patient.unusual) or "–",
             )
-            for each in made.people
+            for patient in predictions.patients
         ]
-        title = f"{made.about['model']} model of run {made.about['run']}, version {made.about['version']}"
-        table(title, ("person", *heads, "filled", "unusual"), rows)
+        title = f"{metadata['model']} model of run {metadata['run']}, version {metadata['version']}"
+        table(title, ("patient", *column_names, "imputed", "unusual"), rows)
 
 
 @app.command()
@@ -134,40 +138,42 @@ def card(
         None,
         "--out",
         "-o",
-        help="The file: .md, .html or .json, by its ending; without it, Markdown is printed.",
+        help="Write to this file: .md, .html or .json (default: print Markdown)",
     ),
     keys: Path | None = typer.Option(
         None,
         "--keys",
-        help="Your private key file: the card is signed, as JSON, so that changes are noticed.",
+        help="Private key file; sign the card, as JSON",
     ),
     passphrase_file: Path | None = PASSPHRASE_FILE,
     passphrase_env: str | None = PASSPHRASE_ENV,
     store: Path | None = StoreOption,
     json: bool = JsonOption,
 ) -> None:
-    """Write what the model is for, whom it was learned from, how good it is and what it does not promise."""
+    """Write the model card: intended use, training subjects, performance, limitations, provenance."""
+    from abaton.deployment import make_model_card
     from abaton.federation import Run
-    from abaton.report import card_markdown, card_page
-    from abaton.deployment import card_of
+    from abaton.report import render_card_html, render_card_markdown
 
     as_json = json or keys is not None or (out is not None and out.suffix == ".json")
     if out is not None and out.suffix not in (".md", ".html", ".json"):
         raise SettingsError(
-            f"there is no form '{out.suffix}' of a card",
+            f"'{out.suffix}' is not a suffix of a model card",
             where=str(out),
-            remedy="end it in .md, .html or .json",
+            remedy="use .md, .html or .json",
         )
-    write = card_page if out is not None and out.suffix == ".html" else card_markdown
+    write = render_card_html if out is not None and out.suffix == ".html" else render_card_markdown
     with opened_store(store) as opened:
-        made = card_of(Run(opened, run))
+        card_data = make_model_card(Run(opened, run))
     if keys is not None:
-        from abaton.governance.signed_statements import state
+        from abaton.governance.signed_statements import sign_statement
 
-        made = state(ring(keys, passphrase_file, passphrase_env).signing, CARD, made)
-    text = dumps(made, indent=2, ensure_ascii=False) + "\n" if as_json else write(made)
+        card_data = sign_statement(
+            open_key_set(keys, passphrase_file, passphrase_env).signing_key, CARD, card_data
+        )
+    text = dumps(card_data, indent=2, ensure_ascii=False) + "\n" if as_json else write(card_data)
     if out is None:
         typer.echo(text, nl=False)
     else:
         save(out, text)
-        note(f"{out}: the card of run {run}")
+        note(f"{out}: model card of run {run}")

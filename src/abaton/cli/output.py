@@ -1,4 +1,4 @@
-"""What the command line prints: data on stdout, progress and complaints on stderr."""
+"""Output of the command line: results on stdout, progress and errors on stderr."""
 
 from __future__ import annotations
 
@@ -14,33 +14,33 @@ if TYPE_CHECKING:
 
 
 def emit(data: Any) -> None:
-    """Print data as JSON on stdout."""
+    """Print data as JSON on stdout, the output of commands with `--json`."""
     sys.stdout.write(json.dumps(data, indent=2, ensure_ascii=False) + "\n")
 
 
-def complain(text: str) -> None:
-    """Print what is wrong as one line on stderr."""
+def print_error(text: str) -> None:
+    """Print an error of a command as one line on stderr."""
     sys.stderr.write(f"abaton: {' '.join(text.split())}\n")
 
 
 def note(text: str) -> None:
-    """Print a remark on stderr, where it does not disturb the data."""
+    """Print a message of a command on stderr, apart from the output on stdout."""
     sys.stderr.write(text + "\n")
 
 
-def told_place(path: Path, *, json: bool) -> None:
-    """Print where something was written, on stdout."""
+def print_path(path: Path, *, json: bool) -> None:
+    """Print the path of a file written by a command on stdout."""
     emit({"file": str(path)}) if json else sys.stdout.write(f"{path}\n")
 
 
 def save(path: Path, text: str) -> None:
-    """Write a text to a file, whole or not at all."""
+    """Write the output of a command to a file, completely or not at all."""
+    from abaton.atomic_files import atomic_write
     from abaton.errors import SettingsError
-    from abaton.atomic_files import replacing
 
     try:
-        with replacing(path) as begun:
-            begun.write_text(text, encoding="utf-8")
+        with atomic_write(path) as temporary_path:
+            temporary_path.write_text(text, encoding="utf-8")
     except OSError as error:
         raise SettingsError(
             "the file cannot be written", where=str(path), remedy=error.strerror or ""
@@ -48,7 +48,7 @@ def save(path: Path, text: str) -> None:
 
 
 def write_first(path: Path, text: str) -> None:
-    """Write a file that must not exist yet: what somebody has written there is never replaced."""
+    """Write the output of a command to a new file; an existing file is not replaced."""
     from abaton.errors import SettingsError
 
     try:
@@ -56,7 +56,9 @@ def write_first(path: Path, text: str) -> None:
             stream.write(text)
     except FileExistsError:
         raise SettingsError(
-            "there is already a file", where=str(path), remedy="choose another name; nothing is overwritten"
+            "the file already exists",
+            where=str(path),
+            remedy="choose another path; files are not overwritten",
         ) from None
     except OSError as error:
         raise SettingsError(
@@ -65,28 +67,28 @@ def write_first(path: Path, text: str) -> None:
 
 
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Print a table on stdout; numbers are set to the right."""
+    """Print a table as output of a command on stdout, with numbers aligned to the right."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
     rows = [tuple(row) for row in rows]
-    made = Table(header_style="bold")
+    grid = Table(header_style="bold")
     for i, column in enumerate(columns):
         numeric = bool(rows) and all(isinstance(row[i], int | float) or row[i] is None for row in rows)
-        made.add_column(column, justify="right" if numeric else "left")
+        grid.add_column(column, justify="right" if numeric else "left")
     for row in rows:
-        made.add_row(*(_cell(value) for value in row))
-    console = Console(width=room())
+        grid.add_row(*(_cell(value) for value in row))
+    console = Console(width=table_width())
     console.print(Text(title, style="italic"), soft_wrap=True)  # the table may be narrower than its title
-    console.print(made)
+    console.print(grid)
 
 
-def room() -> int:
-    """How many columns a table may have."""
+def table_width() -> int:
+    """Return the maximum width of an output table in characters."""
     from rich.console import Console
 
-    # A pipe or a file has no width of its own: never fold what another program will read.
+    # A pipe or a file has no width: output for other programs is not folded.
     return Console().width if sys.stdout.isatty() else 160
 
 
@@ -105,7 +107,7 @@ def _cell(value: object) -> str:
 
 
 def progress() -> Progress:
-    """A progress bar on stderr that disappears when done and keeps quiet when stderr is not a terminal."""
+    """Return a progress bar for command output on stderr, hidden when done or not in a terminal."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -114,7 +116,7 @@ def progress() -> Progress:
         TextColumn("{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
-        TimeElapsedColumn(),  # files differ so much in size that a time left would be a guess
+        TimeElapsedColumn(),  # file sizes vary too much to estimate the time left
         TextColumn("{task.fields[detail]}"),
         console=console,
         transient=True,

@@ -1,4 +1,4 @@
-"""The privacy report on the command line: what the study says, what other parts supplied, the file written."""
+"""Privacy report of the command line: its inputs, and the file written."""
 
 from __future__ import annotations
 
@@ -14,62 +14,64 @@ if TYPE_CHECKING:
     from abaton.study import Study
 
 
-def facts_of(study: Study) -> PrivacyInputs:
-    """What the study document itself says for the report."""
-    from abaton.report import Custody, PrivacyInputs, StudyFacts
+def inputs_of_study(study: Study) -> PrivacyInputs:
+    """Return the privacy report's input sections that follow from the study document."""
+    from abaton.report import CustodySummary, PrivacyInputs, StudyFacts
 
-    head = study.study
-    purpose = f"{head.purpose.value}: {head.question}" if head.question else head.purpose.value
-    facts = StudyFacts(head.title, purpose, head.legal_basis, study.hash)
+    header = study.study
+    purpose = f"{header.purpose.value}: {header.question}" if header.question else header.purpose.value
+    facts = StudyFacts(header.title, purpose, header.legal_basis, study.hash)
     return PrivacyInputs(
-        study=facts, custody=Custody(retention=head.retention, recipients=(study.centre.name,))
+        study=facts, custody=CustodySummary(retention=header.retention, recipients=(study.centre.name,))
     )
 
 
-def read_inputs(report: Path | None, supplied: Path | None) -> PrivacyInputs:
-    """What other parts supplied, checked before anything is written."""
+def read_inputs(report: Path | None, inputs_file: Path | None) -> PrivacyInputs:
+    """Return the privacy report's sections of an inputs file, checked before anything is written."""
     import json
 
     from abaton.report import PrivacyInputs, inputs_from
-    from abaton.report.privacy_report import FORMAT, PARTS
+    from abaton.report.privacy_report import FORMAT, SECTIONS
 
     if report is not None and report.suffix.lower() not in (".html", ".json"):
-        raise SettingsError("a report is .html or .json", where=str(report), remedy="change its ending")
-    if supplied is None:
+        raise SettingsError(
+            f"'{report.suffix}' is not a suffix of a report", where=str(report), remedy="use .html or .json"
+        )
+    if inputs_file is None:
         return PrivacyInputs()
     try:
-        parts = json.loads(supplied.read_text("utf-8"))
+        sections = json.loads(inputs_file.read_text("utf-8"))
     except (OSError, ValueError):
-        raise SettingsError("the report's inputs are not readable JSON", where=str(supplied)) from None
-    if not isinstance(parts, dict):
-        raise SettingsError("the report's inputs must be one JSON object", where=str(supplied))
-    if parts.get("format") == FORMAT:  # an earlier report, to be completed
-        parts = {name: parts[name] for name in PARTS if parts.get(name) is not None}
-    return inputs_from(parts, where=str(supplied))
+        raise SettingsError("the report inputs are not valid JSON", where=str(inputs_file)) from None
+    if not isinstance(sections, dict):
+        raise SettingsError("the report inputs are not a JSON object", where=str(inputs_file))
+    if sections.get("format") == FORMAT:  # an earlier report, to be fill_inputs
+        sections = {name: sections[name] for name in SECTIONS if sections.get(name) is not None}
+    return inputs_from(sections, where=str(inputs_file))
 
 
-def completed(supplied: PrivacyInputs, known: PrivacyInputs) -> PrivacyInputs:
-    """What was supplied, filled up with what the study document says; its hash is always the document's."""
-    study, custody = supplied.study or known.study, supplied.custody or known.custody
-    if study is not None and known.study is not None:
-        study = replace(study, document_sha256=known.study.document_sha256)
-    return replace(supplied, study=study, custody=custody)
+def fill_inputs(inputs: PrivacyInputs, defaults: PrivacyInputs) -> PrivacyInputs:
+    """Return privacy report inputs with missing sections from the study document, and always its hash."""
+    study, custody = inputs.study or defaults.study, inputs.custody or defaults.custody
+    if study is not None and defaults.study is not None:
+        study = replace(study, document_sha256=defaults.study.document_sha256)
+    return replace(inputs, study=study, custody=custody)
 
 
 def write_report(path: Path, inputs: PrivacyInputs) -> None:
-    """Write the report as a page or as JSON, by the file's ending."""
+    """Write the privacy report from its inputs as HTML or JSON, by the suffix of the file."""
     import json
     from datetime import UTC, datetime
 
     from abaton import __version__
-    from abaton.report import privacy_page, privacy_report
+    from abaton.report import make_privacy_report, render_privacy_report
 
-    made_at = datetime.now(UTC).isoformat(timespec="seconds")
-    made = privacy_report(inputs, software=f"abaton {__version__}", made_at=made_at)
+    created = datetime.now(UTC).isoformat(timespec="seconds")
+    report = make_privacy_report(inputs, software=f"abaton {__version__}", created=created)
     text = (
-        privacy_page(made)
+        render_privacy_report(report)
         if path.suffix.lower() == ".html"
-        else json.dumps(made, indent=2, ensure_ascii=False)
+        else json.dumps(report, indent=2, ensure_ascii=False)
     )
     save(path, text)
     note(f"wrote {path}")

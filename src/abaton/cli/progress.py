@@ -1,7 +1,4 @@
-"""How far a run has come, kept from the events of the run, and the same in a line of words.
-
-How long a run will still take, by how fast it has come forward lately.
-"""
+"""Progress of a run from its events, as numbers and as a line of text, with an estimate of the time left."""
 
 from __future__ import annotations
 
@@ -10,20 +7,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import isfinite
 
-from abaton.controller import Arrived, Event, Failed, Joined, Left, State
+from abaton.controller import ControllerState, Event, LearnerJoined, LearnerLeft, TaskFailed, UpdateReceived
 
-_VERSIONS, _SECONDS, _SHARE = 3, 3.0, 0.03  # nothing is said before so much is known
-_WEIGHT, _PAUSE, _MAX_TIMES = 0.2, 0.5, 512  # of a new estimate; seconds between two; moments that are kept
+_MIN_VERSIONS, _MIN_SECONDS, _MIN_FRACTION = 3, 3.0, 0.03  # required before the first estimate
+_SMOOTHING, _MIN_INTERVAL_SECONDS, _MAX_POINTS = 0.2, 0.5, 512  # limit: points that are stored
 
 
-class Pace:
-    """When versions came, and when the last one will.
+class TimeEstimate:
+    """Estimate of the time left from the times of versions.
 
-    The speed is that of the newer half of the time so far, so that a slow start (reading, compiling) is forgotten. The
-    end that it leads to is averaged with earlier estimates, so that one slow learner does not move it far.
+    The speed is measured over the second half of the elapsed time, so a slow start (reading, compiling) has no effect.
+    Estimates of the end are smoothed exponentially, so a single slow learner has little effect.
 
     Args:
-        rounds: How many versions there will be, if that is known.
+        rounds: Number of versions of the run, if known.
     """
 
     def __init__(self, rounds: int | None) -> None:
@@ -33,35 +30,35 @@ class Pace:
         self._end: float | None = None
 
     def note(self, elapsed: float, version: int) -> None:
-        """Keep how far the run is after so many seconds."""
-        if self._times and elapsed < self._times[-1] + _PAUSE:
+        """Record for the progress estimate the version that a run has after `elapsed` seconds."""
+        if self._times and elapsed < self._times[-1] + _MIN_INTERVAL_SECONDS:
             return
         self._times.append(elapsed)
         self._versions.append(version)
-        if len(self._times) > _MAX_TIMES:
+        if len(self._times) > _MAX_POINTS:
             self._times, self._versions = self._times[::2], self._versions[::2]
         end = self._estimate(elapsed, version)
         if end is not None:
-            self._end = end if self._end is None else self._end + _WEIGHT * (end - self._end)
+            self._end = end if self._end is None else self._end + _SMOOTHING * (end - self._end)
 
     def _estimate(self, elapsed: float, version: int) -> float | None:
         rounds = self._rounds
-        if not rounds or elapsed < _SECONDS or version < max(_VERSIONS, _SHARE * rounds):
+        if not rounds or elapsed < _MIN_SECONDS or version < max(_MIN_VERSIONS, _MIN_FRACTION * rounds):
             return None
-        half = bisect_left(self._times, elapsed / 2)
-        done, took = version - self._versions[half], elapsed - self._times[half]
-        return elapsed + took * (rounds - version) / done if done > 0 and took > 0 else None
+        midpoint = bisect_left(self._times, elapsed / 2)
+        versions, seconds = version - self._versions[midpoint], elapsed - self._times[midpoint]
+        return elapsed + seconds * (rounds - version) / versions if versions > 0 and seconds > 0 else None
 
-    def left(self, elapsed: float) -> float | None:
-        """Seconds that are left, if enough is known to say so."""
+    def seconds_left(self, elapsed: float) -> float | None:
+        """Return the estimated seconds left by a run's progress; `None` before there is an estimate."""
         return None if self._end is None else max(0.0, self._end - elapsed)
 
 
-def about(seconds: float) -> str:
-    """A time that is a guess, as roughly as it is known.
+def approximate_duration(seconds: float) -> str:
+    """Return an estimated duration as rounded text of a progress line.
 
-    >>> about(3.2), about(47), about(75), about(4000)
-    ('a few seconds', 'about 45 s', 'about 1 min', 'about 1 h 5 min')
+    >>> [approximate_duration(seconds) for seconds in (3.2, 47, 75, 4000)]
+    ['a few seconds', 'about 45 s', 'about 1 min', 'about 1 h 5 min']
     """
     if seconds < 10:
         return "a few seconds"
@@ -70,17 +67,17 @@ def about(seconds: float) -> str:
     minutes = max(1, round(seconds / 60))
     if minutes > 30:
         minutes = 5 * round(minutes / 5)
-    hours, rest = divmod(minutes, 60)
-    return f"about {hours} h {rest} min" if hours else f"about {minutes} min"
+    hours, remainder = divmod(minutes, 60)
+    return f"about {hours} h {remainder} min" if hours else f"about {minutes} min"
 
 
 BARS = "▁▂▃▄▅▆▇█"
-_MAX_LOSSES = 4096  # losses that are kept; twice as coarse from then on
+_MAX_LOSSES = 4096  # stored losses; every second one is dropped beyond
 
 
 @dataclass(slots=True)
-class Seen:
-    """What has been seen of one learner."""
+class LearnerProgress:
+    """Progress of one learner."""
 
     updates: int = 0
     bytes: int = 0
@@ -90,20 +87,20 @@ class Seen:
 
 
 @dataclass(slots=True)
-class Course:
-    """How far a run has come.
+class RunProgress:
+    """Progress of a run.
 
     Attributes:
-        rounds: How many versions there will be, if that is known.
-        losses: The mean of all learners' newest training losses, after each version.
+        rounds: Number of versions of the run, if known.
+        losses: Mean of the learners' latest training losses, weighted by examples, after each version.
     """
 
     rounds: int | None = None
-    state: State | None = None
-    at: float = 0.0
+    state: ControllerState | None = None
+    elapsed_seconds: float = 0.0
     bytes: int = 0
     updates: int = 0
-    learners: dict[str, Seen] = field(default_factory=dict)
+    learners: dict[str, LearnerProgress] = field(default_factory=dict)
     losses: list[float] = field(default_factory=list)
     _versions: int = 0
     _stride: int = 1
@@ -111,55 +108,55 @@ class Course:
     _sum: float = 0.0
 
     @property
-    def heard(self) -> bool:
-        """Whether anything has happened yet."""
+    def has_started(self) -> bool:
+        """Whether an event of the run was received, so that its progress has started."""
         return self.state is not None
 
     @property
     def version(self) -> int:
-        """The newest version of the community model."""
+        """Latest version of the community model in the run's progress."""
         return self.state.version if self.state is not None else 0
 
     @property
-    def share(self) -> float | None:
-        """Which part of the run is done, if that can be told."""
+    def fraction(self) -> float | None:
+        """Completed fraction of the run's progress, if the number of rounds is known."""
         return min(1.0, self.version / self.rounds) if self.rounds else None
 
-    def hear(self, state: State, event: Event) -> None:
-        """Keep what an event changes; called for each, so it does little."""
-        self.state, self.at = state, event.at
+    def on_event(self, state: ControllerState, event: Event) -> None:
+        """Update the run's progress by an event; called for every event, so it is cheap."""
+        self.state, self.elapsed_seconds = state, event.timestamp
         match event:
-            case Arrived():
-                self._arrived(event)
-            case Failed() | Left():
-                self._of(event.learner).lost = True
-            case Joined():
-                self._of(event.learner).lost = False
+            case UpdateReceived():
+                self._add_update(event)
+            case TaskFailed() | LearnerLeft():
+                self._learner(event.learner).lost = True
+            case LearnerJoined():
+                self._learner(event.learner).lost = False
         if state.version > self._versions:
             self._versions = state.version
             self._note_loss()
 
-    def _of(self, learner: str) -> Seen:
-        found = self.learners.get(learner)
-        if found is None:
-            found = self.learners[learner] = Seen()
-        return found
+    def _learner(self, learner: str) -> LearnerProgress:
+        progress = self.learners.get(learner)
+        if progress is None:
+            progress = self.learners[learner] = LearnerProgress()
+        return progress
 
-    def _arrived(self, event: Arrived) -> None:
-        seen = self._of(event.learner)
-        self._count(seen, -1)
-        seen.updates += 1
-        seen.bytes += event.size
-        seen.examples, seen.loss, seen.lost = event.examples, event.metrics.get("loss"), False
-        self._count(seen, 1)
+    def _add_update(self, event: UpdateReceived) -> None:
+        progress = self._learner(event.learner)
+        self._add_loss(progress, -1)
+        progress.updates += 1
+        progress.bytes += event.payload_bytes
+        progress.examples, progress.loss, progress.lost = event.examples, event.metrics.get("loss"), False
+        self._add_loss(progress, 1)
         self.updates += 1
-        self.bytes += event.size
+        self.bytes += event.payload_bytes
 
-    def _count(self, seen: Seen, sign: int) -> None:
-        """Take a learner's newest loss into the mean, or out of it: its cost does not depend on the others."""
-        if seen.loss is not None and isfinite(seen.loss):
-            self._weight += sign * seen.examples
-            self._sum += sign * seen.examples * seen.loss
+    def _add_loss(self, progress: LearnerProgress, sign: int) -> None:
+        """Add a learner's latest loss to the progress's running mean, or subtract it; constant time."""
+        if progress.loss is not None and isfinite(progress.loss):
+            self._weight += sign * progress.examples
+            self._sum += sign * progress.examples * progress.loss
 
     def _note_loss(self) -> None:
         if self._versions % self._stride or not self._weight:
@@ -170,64 +167,64 @@ class Course:
             self._stride *= 2
 
     def count(self) -> str:
-        """How many versions there are, and of how many."""
+        """Return the number of versions in the progress as text, with the total if known."""
         return f"{self.version:,}/{self.rounds:,}" if self.rounds else f"{self.version:,} versions"
 
 
-def states_of(course: Course) -> dict[str, str]:
-    """What each learner does: training, evaluating, waiting, or lost."""
-    state = course.state
+def learner_states(progress: RunProgress) -> dict[str, str]:
+    """Return the state of each learner in a run's progress: training, evaluating, waiting, or lost."""
+    state = progress.state
     if state is None:
         return {}
-    made = dict.fromkeys(state.present, "waiting")
-    for contribution in state.scoring.values():
-        made.update(dict.fromkeys(contribution.waiting, "evaluating"))
-    for assignment in state.open.values():
-        made[assignment.learner] = "training"
-    for name, seen in list(course.learners.items()):
-        if seen.lost and made.get(name) != "training":
-            made[name] = "lost"
-    return made
+    states = dict.fromkeys(state.present, "waiting")
+    for contribution in state.awaiting_evaluation.values():
+        states.update(dict.fromkeys(contribution.pending_evaluators, "evaluating"))
+    for assignment in state.open_tasks.values():
+        states[assignment.learner] = "training"
+    for name, learner in list(progress.learners.items()):
+        if learner.lost and states.get(name) != "training":
+            states[name] = "lost"
+    return states
 
 
 def sparkline(values: Sequence[float], width: int) -> str:
-    """Numbers as a row of small bars, the lowest and the highest as low and as high as can be.
+    """Return values of a run's progress as a line of bars between their minimum and maximum.
 
     >>> sparkline([3.0, 2.0, 1.0], 8)
     '█▄▁'
     """
     step = max(1.0, len(values) / width)
-    chosen = [values[min(len(values) - 1, int((i + 1) * step) - 1)] for i in range(min(width, len(values)))]
-    finite = [value for value in chosen if isfinite(value)]
+    sampled = [values[min(len(values) - 1, int((i + 1) * step) - 1)] for i in range(min(width, len(values)))]
+    finite = [value for value in sampled if isfinite(value)]
     if not finite:
         return ""
     low, span = min(finite), (max(finite) - min(finite)) or 1.0
     return "".join(
-        BARS[int((value - low) / span * (len(BARS) - 1))] if isfinite(value) else " " for value in chosen
+        BARS[int((value - low) / span * (len(BARS) - 1))] if isfinite(value) else " " for value in sampled
     )
 
 
 def duration(seconds: float) -> str:
-    """A time as one reads it.
+    """Return a duration as text of a progress line.
 
     >>> duration(4.2), duration(75), duration(3700)
     ('4.2 s', '1:15', '1:01:40')
     """
     if seconds < 60:
         return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
-    minutes, rest = divmod(round(seconds), 60)
+    minutes, remainder = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+    return f"{hours}:{minutes:02}:{remainder:02}" if hours else f"{minutes}:{remainder:02}"
 
 
-def plain_line(course: Course, left: float | None) -> str:
-    """How far a run has come, and what is left of it in seconds if that is known, in a line for a file."""
-    parts = [f"{course.count()} versions" if course.rounds else course.count()]
-    if course.losses:
-        parts.append(f"loss {course.losses[-1]:.3f}")
-    parts.append(f"{course.bytes:,} bytes in {course.updates:,} updates")
-    states = list(states_of(course).values())
-    parts.append(", ".join(f"{states.count(name)} {name}" for name in sorted(set(states))))
-    if left is not None and (course.share or 0.0) < 1:
-        parts.append(f"{about(left)} left")
-    return "; ".join(part for part in parts if part)
+def progress_line(progress: RunProgress, seconds_left: float | None) -> str:
+    """Return a run's progress and the estimated time left as one line."""
+    texts = [f"{progress.count()} versions" if progress.rounds else progress.count()]
+    if progress.losses:
+        texts.append(f"loss {progress.losses[-1]:.3f}")
+    texts.append(f"{progress.bytes:,} bytes in {progress.updates:,} updates")
+    states = list(learner_states(progress).values())
+    texts.append(", ".join(f"{states.count(name)} {name}" for name in sorted(set(states))))
+    if seconds_left is not None and (progress.fraction or 0.0) < 1:
+        texts.append(f"{approximate_duration(seconds_left)} left")
+    return "; ".join(text for text in texts if text)

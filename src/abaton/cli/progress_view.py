@@ -1,8 +1,7 @@
-"""A run as a terminal shows it: how far it is, what learners do, how the loss falls, bytes, time left.
+"""Progress of a run on stderr: a live view in a terminal, a line at intervals elsewhere.
 
-Show a run while it goes on: a picture in a terminal, a line now and then where there is none.
-
-A run never waits for it: hearing of an event keeps a few numbers, and a thread of its own draws them.
+A separate thread draws the live view three times a second from the immutable controller state, so a run with
+thousands of events per second does not wait for the display.
 """
 
 from __future__ import annotations
@@ -18,95 +17,112 @@ from rich.table import Table
 from rich.text import Text
 
 from abaton.cli.output import note
-from abaton.cli.progress import Course, Pace, about, duration, plain_line, sparkline, states_of
-from abaton.controller import Event, State
+from abaton.cli.progress import (
+    RunProgress,
+    TimeEstimate,
+    approximate_duration,
+    duration,
+    learner_states,
+    progress_line,
+    sparkline,
+)
+from abaton.controller import ControllerState, Event
 
-_NARROW, _MOST_ROWS, _ROUND_IT = 64, 8, 6  # columns; learners that are named; lines that are not learners
-_STEP, _PAUSE, _LONG = 0.1, 1.0, 15.0  # of a run, between lines; seconds between lines, at least and at most
+_NARROW_WIDTH, _MAX_LEARNERS, _OTHER_LINES = 64, 8, 6  # characters; learners shown; other lines
+_FRACTION_STEP, _MIN_INTERVAL_SECONDS, _MAX_INTERVAL_SECONDS = 0.1, 1.0, 15.0  # between two lines
 
 
-class View:
-    """A run as it is seen: `hear` is told of every event, `step` of what is done in words."""
+class ProgressView:
+    """View of a run: `on_event` receives every event, `on_step` a text for each step of the run."""
 
     def __init__(self, rounds: int | None, clock: Callable[[], float], *, lines: bool) -> None:
-        self.course, self._pace = Course(rounds), Pace(rounds)
-        self._clock, self._began, self._lines = clock, clock(), lines
-        self._said, self._last, self._next, self.words = self._began, self._began, _STEP, "beginning"
+        self.progress, self._estimate = RunProgress(rounds), TimeEstimate(rounds)
+        self._clock, self._started_at, self._lines = clock, clock(), lines
+        self._printed_at = self._updated_at = self._started_at
+        self._next_fraction, self.activity = _FRACTION_STEP, "starting"
 
     @property
     def elapsed(self) -> float:
-        """Seconds since training began."""
-        return self._clock() - self._began
+        """Seconds since training started, for the progress view."""
+        return self._clock() - self._started_at
 
     @property
-    def left(self) -> float | None:
-        """Seconds that training will still take, if enough is known to say so."""
-        return self._pace.left(self.elapsed)
+    def seconds_left(self) -> float | None:
+        """Estimated seconds until training ends, shown in the progress view; `None` before an estimate."""
+        return self._estimate.seconds_left(self.elapsed)
 
-    def hear(self, state: State, event: Event) -> None:
-        """Keep what is shown of an event."""
-        self._last = self._clock()
-        if not self.course.heard:
-            self._began = self._said = self._last
-            self.words = "training"
-        self.course.hear(state, event)
-        self._pace.note(self._last - self._began, self.course.version)
+    def on_event(self, state: ControllerState, event: Event) -> None:
+        """Update the progress view by an event of the run."""
+        self._updated_at = self._clock()
+        if not self.progress.has_started:
+            self._started_at = self._printed_at = self._updated_at
+            self.activity = "training"
+        self.progress.on_event(state, event)
+        self._estimate.note(self._updated_at - self._started_at, self.progress.version)
         if self._lines:
-            self._say()
+            self._print_line()
 
-    def step(self, words: str) -> None:
-        """Say what is done now."""
-        self.words = words
-        note(words)
+    def on_step(self, text: str) -> None:
+        """Show the current step of the run in the progress view."""
+        self.activity = text
+        note(text)
 
-    def _say(self) -> None:
-        now, course = self._last, self.course
-        if now - self._said < _PAUSE:
+    def _print_line(self) -> None:
+        now, progress = self._updated_at, self.progress
+        if now - self._printed_at < _MIN_INTERVAL_SECONDS:
             return
-        far = course.share
-        if (far is not None and far >= self._next) or now - self._said >= _LONG:
-            self._said, self._next = now, (far or 0.0) + _STEP
-            note(plain_line(course, self.left))
+        fraction = progress.fraction
+        if (
+            fraction is not None and fraction >= self._next_fraction
+        ) or now - self._printed_at >= _MAX_INTERVAL_SECONDS:
+            self._printed_at, self._next_fraction = now, (fraction or 0.0) + _FRACTION_STEP
+            note(progress_line(progress, self.seconds_left))
 
-    def sum_up(self, *, drawn: bool) -> None:
-        """Leave a line that says how it went."""
-        course = self.course
-        if not course.updates:
+    def print_summary(self, *, use_sparkline: bool) -> None:
+        """Print a line that summarises training after the progress view."""
+        progress = self.progress
+        if not progress.updates:
             return
         loss = ""
-        if course.losses:
-            line = f" {sparkline(course.losses, 24)} " if drawn else " to "
-            loss = f": loss {course.losses[0]:.3f}{line}{course.losses[-1]:.3f}"
+        if progress.losses:
+            line = f" {sparkline(progress.losses, 24)} " if use_sparkline else " to "
+            loss = f": loss {progress.losses[0]:.3f}{line}{progress.losses[-1]:.3f}"
         note(
-            f"trained {course.version:,} versions in {duration(self._last - self._began)}{loss}; "
-            f"{course.bytes:,} bytes in {course.updates:,} updates from {len(course.learners):,} learners"
+            f"trained {progress.version:,} versions in {duration(self._updated_at - self._started_at)}{loss}; "
+            f"{progress.bytes:,} bytes in {progress.updates:,} updates from {len(progress.learners):,} learners"
         )
 
     def draw(self, console: Console) -> RenderableType:
-        """The picture at this moment, as wide and as high as the terminal allows."""
-        course, narrow = self.course, console.width < _NARROW
-        if not course.heard:
-            return Text(f"{self.words} …", style="dim", overflow="ellipsis", no_wrap=True)
-        room = max(10, min(40, console.width - 44))
-        bar = ProgressBar(total=course.rounds, completed=course.version, width=room, pulse=not course.rounds)
-        head = Table.grid(padding=(0, 1))
-        left = self.left
-        told = "" if left is None or course.share == 1 else f"{about(left)} left"
-        head.add_row(self.words, bar, course.count(), told)
-        loss = "" if not course.losses else f"loss {course.losses[0]:.3f} "
+        """Draw the current progress view, fitted to the size of the terminal."""
+        progress, narrow = self.progress, console.width < _NARROW_WIDTH
+        if not progress.has_started:
+            return Text(f"{self.activity} …", style="dim", overflow="ellipsis", no_wrap=True)
+        width = max(10, min(40, console.width - 44))
+        bar = ProgressBar(
+            total=progress.rounds, completed=progress.version, width=width, pulse=not progress.rounds
+        )
+        header = Table.grid(padding=(0, 1))
+        seconds_left = self.seconds_left
+        time_left = (
+            ""
+            if seconds_left is None or progress.fraction == 1
+            else f"{approximate_duration(seconds_left)} left"
+        )
+        header.add_row(self.activity, bar, progress.count(), time_left)
+        loss = "" if not progress.losses else f"loss {progress.losses[0]:.3f} "
         line = Text(loss, overflow="ellipsis", no_wrap=True)
-        if course.losses:
-            line.append(sparkline(course.losses, 12 if narrow else 24), style="cyan")
-            line.append(f" {course.losses[-1]:.3f}  ")
-        line.append(f"{course.bytes:,} bytes in {course.updates:,} updates")
+        if progress.losses:
+            line.append(sparkline(progress.losses, 12 if narrow else 24), style="cyan")
+            line.append(f" {progress.losses[-1]:.3f}  ")
+        line.append(f"{progress.bytes:,} bytes in {progress.updates:,} updates")
         if not narrow:
-            line.append(f"  {course.at:,.1f} s on the run's clock")
-        return Group(head, line, self._learners(console, narrow=narrow))
+            line.append(f"  {progress.elapsed_seconds:,.1f} s of run time")
+        return Group(header, line, self._learners(console, narrow=narrow))
 
     def _learners(self, console: Console, *, narrow: bool) -> RenderableType:
-        course = self.course
-        states = states_of(course)
-        shown = sorted(states)[: max(1, min(_MOST_ROWS, console.height - _ROUND_IT))]
+        progress = self.progress
+        states = learner_states(progress)
+        shown = sorted(states)[: max(1, min(_MAX_LEARNERS, console.height - _OTHER_LINES))]
         table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
         table.add_column("learner", overflow="ellipsis", no_wrap=True, max_width=24)
         table.add_column("state", no_wrap=True)
@@ -115,49 +131,49 @@ class View:
             table.add_column("bytes", justify="right")
             table.add_column("loss", justify="right")
         for name in shown:
-            mine = course.learners.get(name)
-            cells = [f"{mine.updates:,}" if mine else "0"]
+            learner = progress.learners.get(name)
+            cells = [f"{learner.updates:,}" if learner else "0"]
             if not narrow:
-                cells.append(f"{mine.bytes:,}" if mine else "0")
-                cells.append("–" if mine is None or mine.loss is None else f"{mine.loss:.3f}")
+                cells.append(f"{learner.bytes:,}" if learner else "0")
+                cells.append("–" if learner is None or learner.loss is None else f"{learner.loss:.3f}")
             table.add_row(Text(name), Text(states[name], style=_STYLES.get(states[name], "")), *cells)
         if len(states) == len(shown):
             return table
-        hidden = [states[name] for name in states if name not in shown]
-        counts = ", ".join(f"{hidden.count(state)} {state}" for state in sorted(set(hidden)))
-        return Group(table, Text(f"and {len(hidden)} more: {counts}", style="dim"))
+        not_shown = [states[name] for name in states if name not in shown]
+        counts = ", ".join(f"{not_shown.count(state)} {state}" for state in sorted(set(not_shown)))
+        return Group(table, Text(f"and {len(not_shown)} more: {counts}", style="dim"))
 
 
 _STYLES = {"training": "green", "evaluating": "blue", "waiting": "dim", "lost": "red"}
 
 
-DRAWS = 3  # in a second
+REFRESH_PER_SECOND = 3
 
 
 @contextmanager
-def watching(rounds: int | None, clock: Callable[[], float] = time.monotonic) -> Iterator[View]:
-    """Show a run, and leave a line that sums it up.
+def show_progress(rounds: int | None, clock: Callable[[], float] = time.monotonic) -> Iterator[ProgressView]:
+    """Show the progress view of a run, then print a summary line.
 
     Args:
-        rounds: How many versions there will be, if that is known.
-        clock: Tells the time.
+        rounds: Number of versions of the run, if known.
+        clock: Returns the time in seconds.
     """
     from rich.console import Console
     from rich.live import Live
 
     console = Console(stderr=True)
-    moves = console.is_terminal and not console.is_dumb_terminal
-    view = View(rounds, clock, lines=not moves)
-    if moves:
-        picture = Live(
+    is_live = console.is_terminal and not console.is_dumb_terminal
+    view = ProgressView(rounds, clock, lines=not is_live)
+    if is_live:
+        live_view = Live(
             get_renderable=lambda: view.draw(console),
             console=console,
-            refresh_per_second=DRAWS,
+            refresh_per_second=REFRESH_PER_SECOND,
             transient=True,
             redirect_stdout=False,
         )
-        with picture:
+        with live_view:
             yield view
     else:
         yield view
-    view.sum_up(drawn=moves and (sys.stderr.encoding or "").lower().startswith("utf"))
+    view.print_summary(use_sparkline=is_live and (sys.stderr.encoding or "").lower().startswith("utf"))

@@ -1,9 +1,4 @@
-"""``abaton records anonymity``: how well each person hides in a table, and a table in which they do.
-
-``abaton records inventory``: what stands in records, and what a study would find in them.
-
-``abaton records view`` and ``abaton records conformance``: FHIR records as tables.
-"""
+"""``abaton records anonymity``, ``profile``, ``view`` and ``conformance``."""
 
 from __future__ import annotations
 
@@ -17,72 +12,78 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from abaton.cli.output import emit, note, progress, save, table
-from abaton.cli.privacy_inputs import completed, facts_of, read_inputs, write_report
+from abaton.cli.privacy_inputs import fill_inputs, inputs_of_study, read_inputs, write_report
 from abaton.cli.runs import JsonOption
-from abaton.errors import Refused, SettingsError
+from abaton.errors import RefusedError, SettingsError
 
 if TYPE_CHECKING:
-    from abaton.anonymity.api import Outcome
+    from abaton.anonymity.api import TableExamination
     from abaton.anonymity.settings import AnonymitySettings
     from abaton.report import PrivacyInputs
 
 
 def anonymity(
-    source: Path = typer.Argument(..., metavar="TABLE", help="CSV, TSV, Parquet or NDJSON."),
+    source: Path = typer.Argument(..., metavar="TABLE", help="Table as CSV, TSV, Parquet or NDJSON"),
     *,
-    study: Path = typer.Option(
-        ..., "--study", help="The study document (study.toml or an InteropEHRate Bundle)."
-    ),
+    study: Path = typer.Option(..., "--study", help="Study document (study.toml or an InteropEHRate Bundle)"),
     subject: str | None = typer.Option(
-        None, "--subject", help="The column that says whose row it is; k, l, t and risks count people."
+        None,
+        "--subject",
+        help="Column that identifies the subject of a row; k, l, t and risks count subjects",
     ),
-    rows_are_people: bool = typer.Option(
-        False, "--rows-are-people", help="Said instead of --subject: no two rows are of one person."
+    one_row_per_subject: bool = typer.Option(
+        False, "--one-row-per-subject", help="Treat every row as another subject; replaces --subject"
     ),
-    enforce: bool = typer.Option(False, "--enforce", help="Write the anonymous table."),
+    enforce: bool = typer.Option(False, "--enforce", help="Write the anonymised table"),
     out: Path | None = typer.Option(
-        None, "--out", "-o", help="Where to (default: NAME.anonymous.SUFFIX here)."
+        None, "--out", "-o", help="Write to this file (default: NAME.anonymous.SUFFIX)"
     ),
-    report: Path | None = typer.Option(None, "--report", help="Write the privacy report (.html or .json)."),
-    supplied: Path | None = typer.Option(
-        None, "--report-inputs", help="JSON with what other parts know: study, consents, checks, custody ..."
+    report: Path | None = typer.Option(None, "--report", help="Write the privacy report (.html or .json)"),
+    report_inputs_file: Path | None = typer.Option(
+        None,
+        "--report-inputs",
+        help="JSON file with further sections of the report: consents, checks, custody …",
     ),
-    gate: bool = typer.Option(False, "--gate", help="Fail with code 3 if the table as it is falls short."),
-    separator: str = typer.Option("", "--separator", help="Of a CSV (default: found in its header)."),
+    fail_if_unsafe: bool = typer.Option(
+        False,
+        "--fail-if-unsafe",
+        help="Exit with code 3 if the table does not satisfy the study's privacy models",
+    ),
+    separator: str = typer.Option("", "--separator", help="Separator of a CSV file (default: detected)"),
     json: bool = JsonOption,
 ) -> None:
-    """Measure how anonymous a table is and, with --enforce, make it as anonymous as the study asks.
+    """Measure the anonymity of a table and, with --enforce, write an anonymised table.
 
-    The search finds the coarsening that loses least; rows that stay rare are left out, up to the study's
-    limit. Without --enforce nothing is written: the table's measures and the best coarsening are shown. A class
-    is as large as it has people: name their column with --subject, or say --rows-are-people.
+    The search finds the generalisation with the least information loss; rows in small equivalence classes are
+    suppressed, up to the study's limit. Without --enforce nothing is written. Equivalence classes count subjects: use
+    --subject or --one-row-per-subject.
     """
     from abaton.anonymity import examine
     from abaton.anonymity.table_files import scan, separator_of, write
 
-    settings, known = _study(study)
-    if subject is not None or rows_are_people:
-        settings = replace(settings, subject=subject, rows_are_people=rows_are_people)
-    inputs = completed(read_inputs(report, supplied), known)
+    settings, study_inputs = _read_study(study)
+    if subject is not None or one_row_per_subject:
+        settings = replace(settings, subject=subject, one_row_per_subject=one_row_per_subject)
+    inputs = fill_inputs(read_inputs(report, report_inputs_file), study_inputs)
     target = _target(source, out) if enforce else None
     frame = scan(source, separator=separator)
-    outcome = examine(frame, settings, folder=study.parent)
-    row = {"table": str(source), "study": str(study)} | outcome.row()
-    if outcome.refusal is not None:
-        note(f"abaton: {outcome.refusal}")
-    elif target is not None and outcome.shown is not None:
-        sign = separator or (separator_of(source) if source.suffix.lower() == ".csv" else ",")
-        dropped = write(frame, outcome.table, outcome.shown, settings, target, separator=sign)
-        row |= {"out": str(target), "columns_left_out": dropped}
-        note(f"wrote {target}; columns left out: {', '.join(dropped) or 'none'}")
+    examination = examine(frame, settings, folder=study.parent)
+    row = {"table": str(source), "study": str(study)} | examination.row()
+    if examination.refusal is not None:
+        note(f"abaton: {examination.refusal}")
+    elif target is not None and examination.release is not None:
+        delimiter = separator or (separator_of(source) if source.suffix.lower() == ".csv" else ",")
+        dropped = write(frame, examination.table, examination.release, settings, target, separator=delimiter)
+        row |= {"out": str(target), "columns_dropped": dropped}
+        note(f"wrote {target}; columns dropped: {', '.join(dropped) or 'none'}")
     if report is not None:
-        write_report(report, replace(inputs, anonymity=outcome.row()))
-    emit(row) if json else _print_outcome(outcome)
-    if enforce and outcome.refusal is not None:
-        raise Refused("nothing was written", where=str(source), remedy="see the reason above")
-    if gate and not outcome.before.holds:
-        raise Refused(
-            "the table falls short of the study's anonymity", where=str(source), remedy="--enforce it"
+        write_report(report, replace(inputs, anonymity=examination.row()))
+    emit(row) if json else _print_examination(examination)
+    if enforce and examination.refusal is not None:
+        raise RefusedError("nothing was written", where=str(source), remedy="see the reason above")
+    if fail_if_unsafe and not examination.before.is_satisfied:
+        raise RefusedError(
+            "the table does not satisfy the study's privacy models", where=str(source), remedy="use --enforce"
         )
 
 
@@ -90,15 +91,17 @@ def _target(source: Path, out: Path | None) -> Path:
     target = out or Path(f"{source.stem}.anonymous{source.suffix}")
     if target.exists() and source.exists() and target.samefile(source):
         raise SettingsError(
-            "the table would be replaced by its release", where=str(target), remedy="give --out"
+            "the output would replace the input table",
+            where=str(target),
+            remedy="choose another file with --out",
         )
     return target
 
 
-def _study(path: Path) -> tuple[AnonymitySettings, PrivacyInputs]:
-    """What the study asks, and what its document says for the report.
+def _read_study(path: Path) -> tuple[AnonymitySettings, PrivacyInputs]:
+    """Return a study's anonymity settings for a table of records, and the report sections of its document.
 
-    A TOML file with nothing but the table ``[privacy.anonymity]`` will do where only a table is measured.
+    A TOML file with only the section ``[privacy.anonymity]`` is accepted, too.
     """
     import hashlib
 
@@ -113,9 +116,9 @@ def _study(path: Path) -> tuple[AnonymitySettings, PrivacyInputs]:
     study = load_study(path)
     if study.privacy.anonymity is None:
         raise SettingsError(
-            "the study asks for no anonymity", where=str(path), remedy="add [privacy.anonymity]"
+            "the study has no anonymity settings", where=str(path), remedy="add [privacy.anonymity]"
         )
-    return study.privacy.anonymity, facts_of(study)
+    return study.privacy.anonymity, inputs_of_study(study)
 
 
 def _is_fragment(path: Path) -> bool:
@@ -126,11 +129,15 @@ def _is_fragment(path: Path) -> bool:
     return "study" not in document
 
 
-def _print_outcome(outcome: Outcome) -> None:
-    before, after = outcome.before.row(), outcome.after.row() if outcome.after else {}
-    names = {"holds": "satisfies the study", "records": "records", "suppressed": "left out"}
-    names |= {"people": "people", "people_left_out": "people left out"}
-    names |= {"classes": "classes", "k": "k (people in the smallest class)"}
+def _print_examination(examination: TableExamination) -> None:
+    before, after = examination.before.row(), examination.after.row() if examination.after else {}
+    names = {
+        "is_satisfied": "satisfies the study's models",
+        "records": "records",
+        "suppressed": "suppressed records",
+    }
+    names |= {"subjects": "subjects", "suppressed_subjects": "suppressed subjects"}
+    names |= {"classes": "equivalence classes", "k": "k (subjects in the smallest class)"}
     rows: list[tuple[str, Any, Any]] = [(text, before[key], after.get(key)) for key, text in names.items()]
     for i, old in enumerate(before["sensitive"]):
         new = after["sensitive"][i] if after else {}
@@ -138,15 +145,16 @@ def _print_outcome(outcome: Outcome) -> None:
             (f"{old['column']}: {text.format(**old)}", old[key], new.get(key))
             for key, text in _MODELS.items()
         ]
-    for part in ("risk", "utility"):
-        new = after.get(part, {})
+    for section in ("risk", "utility"):
+        new = after.get(section, {})
         rows += [
-            (f"{part}: {key.replace('_', ' ')}", value, new.get(key)) for key, value in before[part].items()
+            (f"{section}: {key.replace('_', ' ')}", value, new.get(key))
+            for key, value in before[section].items()
         ]
-    method = outcome.shown.method if outcome.shown else "nothing may be shown"
-    table(f"anonymity ({method})", ["what", "before", "after"], rows)
-    levels = [tuple(quasi.values()) for quasi in outcome.row()["quasi_identifiers"]]
-    table("quasi-identifiers", ["column", "level", "highest", "names shown"], levels)
+    method = examination.release.method if examination.release else "not releasable"
+    table(f"anonymity ({method})", ["metric", "before", "after"], rows)
+    levels = [tuple(quasi.values()) for quasi in examination.row()["quasi_identifiers"]]
+    table("quasi-identifiers", ["column", "level", "highest level", "values"], levels)
 
 
 _MODELS = {
@@ -155,150 +163,161 @@ _MODELS = {
     "recursive_c": "recursive c (l = {l})",
     "equal": "t, equal distance",
     "ordered": "t, ordered distance",
-    "certain": "most certain guess",
+    "max_confidence": "highest attribute confidence",
 }
 
 
-_SHOWN, _NOTHING = 20, "–"
+_DEFAULT_LIMIT, _MISSING = 20, "–"
 
 
-def inventory(
+def profile(
     source: Path = typer.Argument(
-        ..., metavar="SOURCE", help="A file or folder of FHIR records, or a site.toml with any source."
+        ..., metavar="SOURCE", help="File or folder of FHIR records, or a site.toml"
     ),
     *,
     study: Path | None = typer.Option(
-        None, "--study", help="Tell what this study would find: which inputs are filled, what is missing."
+        None, "--study", help="Show which inputs of this study the records provide"
     ),
-    out: Path | None = typer.Option(None, "--out", "-o", help="Write one HTML page with everything here."),
-    most: int = typer.Option(
-        _SHOWN,
-        "--most",
+    out: Path | None = typer.Option(None, "--out", "-o", help="Write the full profile as HTML to this file"),
+    limit: int = typer.Option(
+        _DEFAULT_LIMIT,
+        "--limit",
         min=1,
-        help="How many codes of each type the table shows; --json and the page have all.",
+        help="Show at most this many codes per resource type; --json and --out include all",
     ),
     json: bool = JsonOption,
 ) -> None:
-    """Count which codes, units, answers and years are in records, and how often; never a value.
+    """Count codes, units, coded values and years in records, without values.
 
-    abaton records inventory records/ --study study.toml -o inventory.html
+    abaton records profile records/ --study study.toml -o profile.html
 
-    Records of fewer than five people (or the study's count_floor) are told as such. Exit code 1: the study would find
-    nothing for at least one of its parts.
+    Counts of fewer than five subjects (or the study's min_cell_count) are suppressed. Exit code 1: the records provide
+    no value for at least one input of the study.
     """
-    from abaton.report import inventory_page
-    from abaton.site import take_inventory
+    from abaton.report import render_profile
+    from abaton.site import profile_source
     from abaton.study import load_study
 
     document = load_study(study) if study is not None else None
-    need = document.need(datetime.now(UTC).date()) if document else None
-    floor = document.deidentification.count_floor if document else 5
+    data_request = document.data_request(datetime.now(UTC).date()) if document else None
+    min_cell_count = document.privacy.min_cell_count if document else 5
     with progress() as bar:
-        task = bar.add_task("reading", total=None, detail="")
-        made = take_inventory(
-            source, document, need, floor=floor, step=lambda count: bar.update(task, completed=count)
+        task_id = bar.add_task("reading", total=None, detail="")
+        source_profile = profile_source(
+            source,
+            document,
+            data_request,
+            min_cell_count=min_cell_count,
+            on_progress=lambda count: bar.update(task_id, completed=count),
         )
-    found = made.row()
+    profile_row = source_profile.to_row()
     if out is not None:
-        save(out, inventory_page(found, source.name))
+        save(out, render_profile(profile_row, source.name))
     if json:
-        emit(found)
+        emit(profile_row)
     else:
-        _print_profile(found, most)
+        _print_profile(profile_row, limit)
         if out is not None:
-            note(f"the whole inventory: {out}")
-    if any(each["state"] == "empty" for each in found.get("inputs", ())):
+            note(f"full profile: {out}")
+    if any(entry["state"] == "empty" for entry in profile_row.get("inputs", ())):
         raise typer.Exit(1)
 
 
-def _print_profile(found: dict[str, Any], most: int) -> None:
+def _print_profile(profile: dict[str, Any], limit: int) -> None:
     from abaton.report.profile_page import code_cells, input_cells
 
-    table("records", ["type", "records"], list(found["records"].items()))
-    for kind in dict.fromkeys(line["type"] for line in found["codes"]):
-        lines = [line for line in found["codes"] if line["type"] == kind]
-        heads = ["code", "what it may be", "records", "years", "units", "answers", "other values"]
-        _table(kind, heads, [code_cells(line) for line in lines[:most]])
-        if len(lines) > most:
-            note(f"and {len(lines) - most:,} more codes of {kind}: --json or -o tells all")
-    if "study" in found:
-        heads = [
-            "part",
-            "would be",
-            "looks for",
-            "found",
-            "units and answers",
+    table("records", ["type", "records"], list(profile["records"].items()))
+    for resource_type in dict.fromkeys(code["type"] for code in profile["codes"]):
+        codes = [code for code in profile["codes"] if code["type"] == resource_type]
+        column_names = ["code", "likely input", "records", "years", "units", "coded values", "other values"]
+        _print_filled_columns(resource_type, column_names, [code_cells(code) for code in codes[:limit]])
+        if len(codes) > limit:
+            note(f"{len(codes) - limit:,} more codes of {resource_type} are not shown: use --json or --out")
+    if "study" in profile:
+        column_names = [
+            "input",
+            "state",
+            "required codes",
+            "records",
+            "units and coded values",
             "missing",
-            "nearest codes found",
+            "closest codes present",
         ]
-        _table(
-            f"what the study would find: {found['study']}",
-            heads,
-            [input_cells(each) for each in found["inputs"]],
+        _print_filled_columns(
+            f"inputs of study {profile['study']}",
+            column_names,
+            [input_cells(entry) for entry in profile["inputs"]],
         )
-    if found["set_aside"]:
-        table("set aside", ["reason", "count"], list(found["set_aside"].items()))
-    if found["hidden"]:
-        note(f"{found['hidden']:,} codes that few people have, of no public terminology, are left out")
-    if found["beyond"]:
-        note(f"{found['beyond']:,} records had further codes than are counted one by one")
-    note(f"<{found['floor']}: fewer than {found['floor']} people have such records")
+    if profile["skipped"]:
+        table("skipped", ["reason", "count"], list(profile["skipped"].items()))
+    if profile["suppressed_codes"]:
+        note(f"{profile['suppressed_codes']:,} rare codes outside public terminologies are suppressed")
+    if profile["uncounted_records"]:
+        note(
+            f"{profile['uncounted_records']:,} records have codes beyond the limit of separately counted codes"
+        )
+    note(f"<{profile['min_cell_count']}: fewer than {profile['min_cell_count']} subjects have such records")
 
 
-def _table(title: str, heads: list[str], rows: list[tuple[str, ...]]) -> None:
-    """A table without the columns in which nothing stands: a terminal is narrow."""
-    kept = [i for i in range(len(heads)) if any(row[i] != _NOTHING for row in rows)]
-    table(title, [heads[i] for i in kept], [[row[i] for i in kept] for row in rows])
+def _print_filled_columns(title: str, column_names: list[str], rows: list[tuple[str, ...]]) -> None:
+    """Print a table of `abaton records profile` without its empty columns."""
+    filled = [i for i in range(len(column_names)) if any(row[i] != _MISSING for row in rows)]
+    table(title, [column_names[i] for i in filled], [[row[i] for i in filled] for row in rows])
 
 
 def view(
-    definition: Path = typer.Argument(..., metavar="VIEW", help="A ViewDefinition (SQL on FHIR v2) in JSON."),
+    definition: Path = typer.Argument(..., metavar="VIEW", help="ViewDefinition (SQL on FHIR v2) as JSON"),
     inputs: list[str] = typer.Argument(
-        ..., metavar="IN...", help="Files, directories, or - for standard input."
+        ..., metavar="IN...", help="Files, directories, or - for standard input"
     ),
     *,
-    out: Path = typer.Option(..., "--out", "-o", help="The table: .parquet, .csv or .ndjson, by its ending."),
+    out: Path = typer.Option(
+        ..., "--out", "-o", help="Write the table to this file: .parquet, .csv or .ndjson"
+    ),
     json: bool = JsonOption,
 ) -> None:
-    """Turn records into a table and print how many were read and how many rows they gave.
+    """Convert records to a table by a view and print the number of records and rows.
 
-    The table is written whole or not at all; memory does not grow with the records.
+    The table is written completely or not at all, in bounded memory.
     """
-    from abaton.views import load_view, resources_of, write
+    from abaton.views import load_view, resources_of, write_table
 
-    made = load_view(definition)
-    tally = {"read": 0, "matched": 0}
+    view_definition = load_view(definition)
+    read_counts = {"read": 0, "matched": 0}
 
     def resources() -> Iterator[Mapping[str, Any]]:
         for resource in resources_of(inputs):
-            tally["read"] += 1
-            tally["matched"] += resource.get("resourceType") == made.resource
+            read_counts["read"] += 1
+            read_counts["matched"] += resource.get("resourceType") == view_definition.resource
             yield resource
 
-    rows = write(made, resources(), out)
-    found = {**tally, "rows": rows, "columns": len(made.columns), "out": str(out)}
+    rows = write_table(view_definition, resources(), out)
+    counts = {**read_counts, "rows": rows, "columns": len(view_definition.columns), "out": str(out)}
     if json:
-        emit(found)
+        emit(counts)
     else:
-        table(f"view {made.name or definition.name}", list(found), [tuple(found.values())])
+        table(f"view {view_definition.name or definition.name}", list(counts), [tuple(counts.values())])
 
 
 def conformance(
-    folder: Path = typer.Argument(..., help="The folder of the official conformance files."),
+    folder: Path = typer.Argument(..., help="Folder of the official conformance files"),
     *,
-    out: Path | None = typer.Option(None, "--out", "-o", help="Write the report to this file."),
+    out: Path | None = typer.Option(None, "--out", "-o", help="Write the report to this file"),
 ) -> None:
-    """Run the official SQL on FHIR tests and print the report of its test runner. Exit code 1: some failed."""
-    from abaton.views import report
+    """Run the official SQL on FHIR tests and print a report in the format of the test runner.
 
-    found = report(folder)
-    results = [test["result"]["passed"] for file in found.values() for test in file["tests"]]
+    Exit code 1: a test failed.
+    """
+    from abaton.views import conformance_report
+
+    test_report = conformance_report(folder)
+    results = [test["result"]["passed"] for file in test_report.values() for test in file["tests"]]
     if out:
         import json
 
-        out.write_text(json.dumps(found, indent=2) + "\n", "utf-8")
+        out.write_text(json.dumps(test_report, indent=2) + "\n", "utf-8")
     else:
-        emit(found)
+        emit(test_report)
     note(f"{sum(results)} of {len(results)} tests passed")
     if not all(results):
         raise typer.Exit(1)

@@ -1,4 +1,4 @@
-"""``abaton runs``, ``resume`` and ``prune``: look at runs, finish them, free their space."""
+"""``abaton runs``, ``resume`` and ``prune``."""
 
 from __future__ import annotations
 
@@ -12,27 +12,29 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from abaton.cli.output import emit, note, table
-from abaton.cli.progress_view import watching
 
 if TYPE_CHECKING:
-    from abaton.cli.progress_view import View
+    from abaton.cli.progress_view import ProgressView
     from abaton.store import RunRow, Store
 
 StoreOption = typer.Option(
-    None, "--store", envvar="ABATON_STORE", help="Folder of the store; by default in the user's data folder."
+    None, "--store", envvar="ABATON_STORE", help="Folder of the store (default: in the user's data folder)"
 )
-JsonOption = typer.Option(False, "--json", help="Print as JSON.")
+JsonOption = typer.Option(False, "--json", help="Print JSON")
 AddressOption = typer.Option(
-    "", "--address", envvar="RAY_ADDRESS", help="Where the Ray cluster is; without one it is started here."
+    "",
+    "--address",
+    envvar="RAY_ADDRESS",
+    help="Address of the Ray cluster (default: start one on this machine)",
 )
-RUN_HELP = "The run: its name or a part of it, its number (3 or '#3'), or latest."
-MAIN = ("auroc", "accuracy", "r2", "rmse", "loss")  # what a line says of a run, if it was measured
-_NAME = 27  # columns of a name in the list of runs, which fits into 80
-_STOPPED = 130  # what a shell expects of a program that was stopped by Ctrl-C
+RUN_HELP = "Run: its name, a part of it, its number (3 or '#3'), or latest"
+MAIN_METRICS = ("auroc", "accuracy", "r2", "rmse", "loss")  # the first of these that a run has is shown
+_MAX_NAME_WIDTH = 27  # characters of a name in the list of runs, which fits into 80
+_INTERRUPTED_CODE = 130  # exit code of a program stopped by Ctrl-C
 
 
 def complete_run(context: typer.Context, incomplete: str) -> list[str]:
-    """The names that a shell offers for a run."""
+    """Return the shell completions of a run's name for commands on runs."""
     from abaton.store import Store, default_folder
 
     folder = context.params.get("store") or default_folder()
@@ -47,7 +49,7 @@ RunArgument = typer.Argument(..., help=RUN_HELP, autocompletion=complete_run, sh
 
 
 def runs(*, store: Path | None = StoreOption, json: bool = JsonOption) -> None:
-    """List the runs in the store, the newest last, each with its number."""
+    """List the runs of the store with their numbers, newest last."""
     from abaton.store import default_folder
 
     if store is None and not _is_store(default_folder()):
@@ -55,44 +57,46 @@ def runs(*, store: Path | None = StoreOption, json: bool = JsonOption) -> None:
     else:
         with opened_store(store) as opened:
             rows = [
-                {"number": number, **summary(opened, row), "measures": measures_of(opened, row)}
+                {"number": number, **summary(opened, row), "metrics": metrics_of(opened, row)}
                 for number, row in enumerate(opened.runs(), 1)
             ]
     if json:
         emit(rows)
     elif rows:
         cells = [
-            [row["number"], shortened(row["run"]), row["created"][:10], row["status"], main_measure(row)]
+            [row["number"], shortened(row["run"]), row["created"][:10], row["status"], main_metric(row)]
             for row in rows
         ]
         table(
-            f"{len(rows)} run{'s' if len(rows) > 1 else ''}", ("#", "run", "begun", "status", "result"), cells
+            f"{len(rows)} run{'s' if len(rows) > 1 else ''}",
+            ("#", "run", "created", "status", "result"),
+            cells,
         )
     else:
         note("no runs yet: start one with 'abaton run' or 'abaton demo'")
 
 
 def shortened(name: str) -> str:
-    """A run's name for a narrow column: its middle is left out, since names differ at their ends.
+    """Return a run's name for a narrow column of `abaton runs`, without its middle; names differ at their ends.
 
     >>> shortened("heart-failure-four-hospitals-20261116-105743-0b4a")
     'heart-failure-…105743-0b4a'
     """
-    return name if len(name) <= _NAME else f"{name[:14]}…{name[-11:]}"
+    return name if len(name) <= _MAX_NAME_WIDTH else f"{name[:14]}…{name[-11:]}"
 
 
-def measures_of(store: Store, row: RunRow) -> dict[str, float]:
-    """How good the last community model of a run is, if anybody has judged it."""
+def metrics_of(store: Store, row: RunRow) -> dict[str, float]:
+    """Return the metrics of a run's last community model for `abaton runs`, if it was evaluated."""
     from abaton.federation import Run
 
     return Run(store, row.run).metrics
 
 
-def main_measure(data: dict[str, Any]) -> str | None:
-    """The one measure that says most of a run."""
-    measures = data["measures"]
-    name = next((name for name in (*MAIN, *measures) if name in measures), None)
-    return None if name is None else f"{name} {measures[name]:.3f}"
+def main_metric(data: dict[str, Any]) -> str | None:
+    """Return the main metric of a run as text for the list of `abaton runs`."""
+    metrics = data["metrics"]
+    name = next((name for name in (*MAIN_METRICS, *metrics) if name in metrics), None)
+    return None if name is None else f"{name} {metrics[name]:.3f}"
 
 
 def resume(
@@ -101,109 +105,113 @@ def resume(
     store: Path | None = StoreOption,
     json: bool = JsonOption,
 ) -> None:
-    """Bring a run that was cut off to its end; it ends with the same bits as one that never was.
+    """Resume an interrupted run; its model is identical to that of an uninterrupted run.
 
     abaton resume latest
     """
+    from abaton.cli.progress_view import show_progress
+
     with opened_store(store) as opened:
         row = opened.run(run)
         if row.status == "running":
-            with stoppable(opened, store, row.run), watching(rounds_of(row)) as view:
-                row = _bring_to_end(opened, row, view)
+            with stoppable(opened, store, row.run), show_progress(rounds_of(row)) as view:
+                row = _finish_run(opened, row, view)
         else:
             note(f"run '{row.run}' is {row.status} already")
         data = summary(opened, row)
-    emit(data) if json else tell_outcome(data, store)
+    emit(data) if json else print_outcome(data, store)
 
 
 def rounds_of(row: RunRow) -> int | None:
-    """How many rounds a run has, if its recipe says so."""
+    """Return the number of rounds of a run to resume, if its recipe has one."""
     method = row.recipe.get("method") or row.recipe["settings"]
     rounds = method.get("rounds")
     return rounds if isinstance(rounds, int) else None
 
 
-def _bring_to_end(store: Store, row: RunRow, view: View) -> RunRow:
-    """Go on with a run as it was begun: from its study, or from its recipe."""
+def _finish_run(store: Store, row: RunRow, view: ProgressView) -> RunRow:
+    """Resume an interrupted run from its study or its recipe until it is finished (`abaton resume`)."""
     from abaton.errors import SettingsError
 
-    kind = row.recipe["name"]
-    if kind == "study":
-        from abaton.federation import resume_study
+    source = row.recipe["name"]
+    if source == "study":
+        from abaton.study_run import resume_study
 
-        return resume_study(store, row, watch=view.hear, step=view.step).row
-    from abaton.lab.federation_builder import RECIPES, build
+        return resume_study(store, row, watch=view.on_event, on_progress=view.on_step).row
+    from abaton.lab.federation_builder import RECIPES, build_from_recipe
 
-    if kind not in RECIPES:
+    if source not in RECIPES:
         raise SettingsError(
-            f"run '{row.run}' was made by a program of its own",
+            f"run '{row.run}' was started by a Python program",
             where="resume",
-            remedy=f"start that program again: Federation(...).run('{row.run}') goes on with it",
+            remedy=f"start that program again: Federation(...).run('{row.run}') resumes the run",
         )
-    return build(row.recipe).run(row.run, store=store, engine=row.engine, watch=view.hear).row
+    return build_from_recipe(row.recipe).run(row.run, store=store, engine=row.engine, watch=view.on_event).row
 
 
 def prune(
     run: str | None = typer.Argument(
-        None, help=f"{RUN_HELP} Every run if not given.", autocompletion=complete_run
+        None, help=f"{RUN_HELP} (default: all runs)", autocompletion=complete_run
     ),
     *,
-    last: int = typer.Option(5, min=1, help="Keep so many of the newest versions of the community model."),
-    every: int = typer.Option(0, min=0, help="Also keep one version in so many; 0 for none."),
-    dry_run: bool = typer.Option(False, "--dry-run", help="Only say what would be removed."),
+    last: int = typer.Option(5, min=1, help="Number of newest community model versions to keep"),
+    every: int = typer.Option(0, min=0, help="Also keep every n-th version; 0 for none"),
+    dry_run: bool = typer.Option(False, "--dry-run", help="Print what would be deleted; delete nothing"),
     store: Path | None = StoreOption,
     json: bool = JsonOption,
 ) -> None:
-    """Free space: remove old versions of community models, and the updates of runs that have ended.
+    """Delete old versions of community models, and the updates of finished runs.
 
-    The journal, the versions' digests and metrics, and the final model always stay. A run that was cut off keeps its
-    updates and can still be resumed; one that is being worked on is left alone.
+    The journal, the digests and metrics of all versions, and the final model are kept. Interrupted runs keep their
+    updates and can be resumed; running ones are skipped.
     """
     with opened_store(store) as opened:
-        from abaton.store import Keep
-        from abaton.store import plan as plan_pruning
+        from abaton.store import RetentionRule
+        from abaton.store import plan_pruning as plan_pruning
         from abaton.store import prune as remove
 
-        chosen = [opened.run(run)] if run else opened.runs()
-        held = [row.run for row in chosen if opened.is_held(row.run)]
-        plans = [plan_pruning(opened, row, Keep(last, every)) for row in chosen if row.run not in held]
+        selected = [opened.run(run)] if run else opened.runs()
+        locked = [row.run for row in selected if opened.is_locked(row.run)]
+        plans = [
+            plan_pruning(opened, row, RetentionRule(last, every)) for row in selected if row.run not in locked
+        ]
         if not dry_run:
-            for made in plans:
-                remove(opened, made)
+            for pruning_plan in plans:
+                remove(opened, pruning_plan)
     rows: list[dict[str, Any]] = [
         {"run": p.run, "versions": len(p.models), "updates": p.payloads is not None, "bytes": p.bytes}
         for p in plans
     ]
     if json:
-        emit({"dry_run": dry_run, "runs": rows, "left_alone": held})
+        emit({"dry_run": dry_run, "runs": rows, "skipped": locked})
         return
     columns = ("run", "versions", "updates", "bytes")
-    title = "would be removed" if dry_run else "removed"
+    title = "would be deleted" if dry_run else "deleted"
     cells = [[shortened(row["run"]), *(row[column] for column in columns[1:])] for row in rows]
     table(title, columns, cells)
-    for name in held:
-        note(f"run {name} is being worked on, and was left alone")
+    for name in locked:
+        note(f"run {name} is running and was skipped")
 
 
 @contextmanager
-def opened_store(folder: Path | None, *, make: bool = False) -> Iterator[Store]:
-    """The store in a folder, or the user's.
+def opened_store(folder: Path | None, *, create: bool = False) -> Iterator[Store]:
+    """Open the store of runs in the folder given to a command, or the user's store.
 
     Args:
-        folder: Where it is.
-        make: Whether to make one where none is; whoever only reads a store never makes one by a wrong name.
+        folder: Folder of the store.
+        create: Whether to create a missing store; commands that only read do not.
     """
     from abaton.errors import SettingsError
     from abaton.store import Store, default_folder
 
-    place = folder or default_folder()
-    if not make and not _is_store(place):
+    path = folder or default_folder()
+    if not create and not _is_store(path):
         raise SettingsError(
-            "there is no store here",
-            where=str(place),
-            remedy="check --store and ABATON_STORE; 'abaton run' and 'abaton demo' make a store",
+            "the store does not exist",
+            where=str(path),
+            remedy="check --store and ABATON_STORE, or create one with 'abaton run' or 'abaton demo'",
         )
-    with Store(place) as store:
+    with Store(path) as store:
         yield store
 
 
@@ -211,40 +219,40 @@ def _is_store(folder: Path) -> bool:
     return (folder / "abaton.db").exists()
 
 
-def again(command: str, folder: Path | None) -> str:
-    """A command that can be typed as it is shown, with the store that was given."""
-    known = folder is None or os.environ.get("ABATON_STORE") == str(folder)
-    return command if known else f"{command} --store {shlex.quote(str(folder))}"
+def command_with_store(command: str, folder: Path | None) -> str:
+    """Return a command on runs with the given store, so that it can be copied."""
+    is_default = folder is None or os.environ.get("ABATON_STORE") == str(folder)
+    return command if is_default else f"{command} --store {shlex.quote(str(folder))}"
 
 
 @contextmanager
 def stoppable(store: Store, folder: Path | None, run: str = "") -> Iterator[None]:
-    """Let Ctrl-C end a command with a line that says how to go on with its run, or with the run it has begun."""
-    before = {row.run for row in store.runs()}
+    """On Ctrl-C in a command, print how to resume the run, or the run that the command started, and exit."""
+    known_runs = {row.run for row in store.runs()}
     try:
         yield
     except KeyboardInterrupt:
-        begun = [row.run for row in store.runs() if row.run not in before and row.status == "running"]
-        name = run or (begun[-1] if begun else "")
+        started = [row.run for row in store.runs() if row.run not in known_runs and row.status == "running"]
+        name = run or (started[-1] if started else "")
         if name:
-            go_on = again(f"abaton resume {name}", folder)
-            note(f"stopped; what is done is kept: go on with '{go_on}'")
+            command = command_with_store(f"abaton resume {name}", folder)
+            note(f"interrupted; resume with '{command}'")
         else:
-            note("stopped before training began; nothing was kept: start the command again")
-        raise typer.Exit(_STOPPED) from None
+            note("interrupted before training started; nothing was stored: start the command again")
+        raise typer.Exit(_INTERRUPTED_CODE) from None
 
 
 def summary(store: Store, row: RunRow) -> dict[str, Any]:
-    """A run in a few words and numbers."""
+    """Return the main facts of a run, as listed by `abaton runs`."""
     status = row.status
-    if status == "running" and not store.is_held(row.run):
+    if status == "running" and not store.is_locked(row.run):
         status = "interrupted"
     result = row.result or {}
     return {
         "run": row.run,
         "created": row.created[:19],
         "engine": row.engine,
-        "made_by": row.recipe["name"],
+        "source": row.recipe["name"],
         "status": status,
         "reason": result.get("reason"),
         "versions": result.get("version"),
@@ -256,26 +264,26 @@ def summary(store: Store, row: RunRow) -> dict[str, Any]:
     }
 
 
-def tell_outcome(data: dict[str, Any], folder: Path | None = None) -> None:
-    """Say how a run ended, on stderr."""
+def print_outcome(data: dict[str, Any], folder: Path | None = None) -> None:
+    """Print the outcome of a run that a command ran or resumed on stderr."""
     if data["status"] == "interrupted":
-        note(f"run {data['run']} was cut off: bring it to its end with {_way_on(data, folder)}")
+        note(f"run {data['run']} was interrupted: resume it with {_resume_hint(data, folder)}")
     elif data["versions"] is not None:
-        why = "" if data["status"] == "finished" else f" ({data['reason']})"
+        reason = "" if data["status"] == "finished" else f" ({data['reason']})"
         clock = "simulated seconds" if data["engine"] == "virtual" else "seconds"
         note(
-            f"run {data['run']} is {data['status']}{why}: {data['versions']} versions, "
+            f"run {data['run']} is {data['status']}{reason}: {data['versions']} versions, "
             f"{data['updates']} updates, {data['bytes_up']:,} bytes up, {data['bytes_down']:,} down, "
             f"{data['seconds']:,.1f} {clock}, "
             f"model {data['digest'][:12]}"
         )
 
 
-def _way_on(data: dict[str, Any], folder: Path | None) -> str:
-    """What brings a run that was cut off to its end: what made it decides."""
-    if data["made_by"] == "python":
-        return f"run('{data['run']}') in its program"
-    if data["engine"] == "flower":
-        return f"'{again('abaton serve study STUDY', folder)}', with the same study"
-    command = again(f"abaton resume {data['run']}", folder)
+def _resume_hint(row: dict[str, Any], folder: Path | None) -> str:
+    """Return how an interrupted run is resumed (`abaton resume`), which depends on what started it."""
+    if row["source"] == "python":
+        return f"run('{row['run']}') in its program"
+    if row["engine"] == "flower":
+        return f"'{command_with_store('abaton serve study STUDY', folder)}', with the same study"
+    command = command_with_store(f"abaton resume {row['run']}", folder)
     return f"'{command}'"

@@ -1,7 +1,4 @@
-"""``abaton serve intake`` and ``abaton serve study``: the research centre takes records, or trains with sites.
-
-``abaton serve study``: the research centre of a study on a network.
-"""
+"""``abaton serve intake`` and ``abaton serve study``: services of the research centre."""
 
 from __future__ import annotations
 
@@ -23,21 +20,21 @@ from abaton.cli.dashboard import (
     port_option,
     read_access,
 )
-from abaton.cli.key_access import DATABASE, KEYS, PASSPHRASE_ENV, PASSPHRASE_FILE, database, ring
+from abaton.cli.key_access import DATABASE, KEYS, PASSPHRASE_ENV, PASSPHRASE_FILE, database, open_key_set
 from abaton.cli.output import emit, note
 from abaton.cli.runs import StoreOption, opened_store
 from abaton.errors import SettingsError
 
 if TYPE_CHECKING:
-    from abaton.engines.flower.tls import Certificates
-    from abaton.governance import Registry
+    from abaton.engines.flower.tls import CertificateAuthority
+    from abaton.governance import ConsentRegistry
     from abaton.http_server import App
     from abaton.store import RunRow
-    from abaton.study_run import Wish
+    from abaton.study_run import NetworkRunOptions
 
 
 app = typer.Typer(
-    help="The research centre: take consents and records, or train with sites on a network.",
+    help="Run the research centre: receive records, or train over a network.",
     no_args_is_help=True,
 )
 
@@ -47,121 +44,133 @@ def intake(
     *,
     keys: Path = KEYS,
     database_url: str | None = DATABASE,
-    inbox: Path = typer.Option(Path("inbox"), "--inbox", help="The folder of received envelopes."),
+    inbox: Path = typer.Option(Path("inbox"), "--inbox", help="Folder of received envelopes"),
     host: str = HOST,
     port: int = port_option(8720),
     certificate: Path | None = CERTIFICATE,
     certificate_key: Path | None = CERTIFICATE_KEY,
     behind_proxy: bool = BEHIND_PROXY,
-    dashboard: bool = typer.Option(
-        False, "--dashboard", help="Show the runs of the store, and governance in ranges, at /dashboard/."
-    ),
+    dashboard: bool = typer.Option(False, "--dashboard", help="Serve the dashboard at /dashboard/"),
     access: Path | None = ACCESS,
-    citizen: bool = typer.Option(
-        False, "--citizen", help="Serve the page on which people take part themselves, at /take-part/STUDY."
-    ),
+    citizen: bool = typer.Option(False, "--citizen", help="Serve the citizen page at /take-part/STUDY"),
     store: Path | None = StoreOption,
     passphrase_file: Path | None = PASSPHRASE_FILE,
     passphrase_env: str | None = PASSPHRASE_ENV,
 ) -> None:
-    """Publish studies; take consents, sealed records, withdrawals and exits; answer with signed receipts.
+    """Serve published studies; receive consents, sealed records and withdrawals; reply with signed receipts.
 
-    Prints the address on stdout when requests are taken. Without TLS it listens on this machine alone. With
-    --dashboard, whoever --access names may watch runs at /dashboard/.
+    Prints the address on stdout when requests are accepted. Without TLS it listens on this machine only. The dashboard
+    requires --access except on this machine.
     """
     try:
-        from abaton.governance.intake import Centre, Listen
+        from abaton.governance.intake import IntakeService, ListenSettings
         from abaton.governance.intake import serve as serving
     except ModuleNotFoundError as error:
         raise SettingsError(
-            f"the service needs '{error.name}'", remedy="install it with: pip install 'abaton[serve]'"
+            f"the package '{error.name}' is not installed", remedy="pip install 'abaton[serve]'"
         ) from None
     from abaton.governance import Inbox
 
-    listen = Listen(host, port, certificate, certificate_key, behind_proxy)
+    listen = ListenSettings(host, port, certificate, certificate_key, behind_proxy)
     listen.check()
-    centre = ring(keys, passphrase_file, passphrase_env)
-    known = read_access(access)
+    centre = open_key_set(keys, passphrase_file, passphrase_env)
+    access_file = read_access(access)
     if dashboard:
         from abaton.dashboard import check_access
 
-        check_access(listen, known)
-    with database(database_url, make=True) as opened:
-        box = Inbox(inbox, opened, centre.public, centre.signing)
-        around = _with_page(box.registry, citizen=citizen)
-        note(f"receipts are signed by {centre.signing.id}")
+        check_access(listen, access_file)
+    with database(database_url, create=True) as opened:
+        inbox_service = Inbox(inbox, opened, centre.public, centre.signing_key)
+        wrap_app = _with_page(inbox_service.registry, citizen=citizen)
+        note(f"receipts are signed by {centre.signing_key.id}")
         if not dashboard:
-            serving(Centre(box), listen, typer.echo, around)
+            serving(IntakeService(inbox_service), listen, typer.echo, wrap_app)
             return
-        from abaton.dashboard import Dashboard, beside
+        from abaton.dashboard import DashboardState, mount_beside
 
-        with opened_store(store, make=True) as runs:
-            pages = Dashboard(runs, opened, known, base="/dashboard", secure=listen.is_encrypted)
-            serving(Centre(box), listen, typer.echo, lambda service: around(beside(service, pages)))
+        with opened_store(store, create=True) as runs:
+            pages = DashboardState(runs, opened, access_file, base="/dashboard", secure=listen.is_encrypted)
+            serving(
+                IntakeService(inbox_service),
+                listen,
+                typer.echo,
+                lambda service: wrap_app(mount_beside(service, pages)),
+            )
 
 
-def _with_page(registry: Registry, *, citizen: bool) -> Callable[[App], App]:
-    """What puts the citizen's page beside the intake, if it is wanted."""
+def _with_page(registry: ConsentRegistry, *, citizen: bool) -> Callable[[App], App]:
+    """Return a function that adds the citizen page to `abaton serve intake`, if requested."""
     if not citizen:
         return lambda service: service
-    from abaton.citizen.page_files import Page, reached_by
+    from abaton.citizen.page_files import PageFile, allowed_origins
     from abaton.citizen.page_server import beside_intake
 
-    page = Page.read()
-    note(f"the citizen's page is build {page.build}")
-    return partial(beside_intake, page=page, reached=partial(reached_by, registry))
+    page = PageFile.read()
+    note(f"citizen page: build {page.build}")
+    return partial(beside_intake, page=page, connect_origins=partial(allowed_origins, registry))
 
 
 @app.command()
 def study(
-    document: Path = typer.Argument(..., metavar="STUDY", help="The study document.", show_default=False),
+    document: Path = typer.Argument(..., metavar="STUDY", help="Study document", show_default=False),
     *,
-    at_least: int = typer.Option(2, "--at-least", min=2, help="Begin when so many sites are there."),
+    min_sites: int = typer.Option(
+        2, "--min-sites", min=2, help="Start training when this many sites are connected"
+    ),
     host: str = HOST,
     port: int = port_option(8443),
-    reachable_as: str = typer.Option(
-        "", "--reachable-as", help="What sites dial, if that is not --host (or not the host of --superlink)."
+    public_address: str = typer.Option(
+        "",
+        "--public-address",
+        help="Host name for sites, if it differs from --host or the host of --superlink",
     ),
     certificate: Path | None = CERTIFICATE,
     certificate_key: Path | None = CERTIFICATE_KEY,
     authority: Path | None = typer.Option(
         None,
         "--authority",
-        help="What signed the certificate (PEM); without the three, a private authority is made.",
+        help="Certificate authority (PEM); without the three files a private authority is created",
     ),
     superlink: str | None = typer.Option(
-        None, "--superlink", help="host:port of a SuperLink that runs already; one is started otherwise."
+        None, "--superlink", help="host:port of a running SuperLink (default: start one)"
     ),
-    seed: int = typer.Option(1990, "--seed", min=0, help="Decides every random number."),
+    seed: int = typer.Option(1990, "--seed", min=0, help="Seed of all random numbers"),
     store: Path | None = StoreOption,
 ) -> None:
-    """Serve one study to sites on a network, until its run has ended; started again, it goes on.
+    """Serve a study to sites over a network until its run is finished; a restart resumes the run.
 
-    abaton serve study study.toml --host 0.0.0.0 --reachable-as centre.example.org --at-least 3
+    abaton serve study study.toml --host 0.0.0.0 --public-address centre.example.org --min-sites 3
     """
     from abaton.store import default_folder
-    from abaton.study_run import Wish
+    from abaton.study_run import NetworkRunOptions
 
-    given = given_certificates(certificate, certificate_key, authority, superlink)
-    place = store or default_folder()
-    conduct(document, place, (host, port, reachable_as), given, Wish(at_least, seed), superlink=superlink)
+    certificates = certificates_from_options(certificate, certificate_key, authority, superlink)
+    store_folder = store or default_folder()
+    serve_study(
+        document,
+        store_folder,
+        (host, port, public_address),
+        certificates,
+        NetworkRunOptions(min_sites, seed),
+        superlink=superlink,
+    )
 
 
-class Programs(Protocol):
-    """Programs that are kept running."""
+class ManagedProcesses(Protocol):
+    """Processes that are kept running."""
 
     def start(self) -> None:
-        """Start them."""
+        """Start the processes that a command-line service keeps running."""
 
     def watch(self) -> None:
-        """Start again what has ended."""
+        """Restart processes of a command-line service that have exited."""
 
     def stop(self) -> None:
-        """End them."""
+        """Stop the processes of a command-line service."""
 
 
 def on_sigterm() -> None:
-    """Let systemd's way to say stop be like Ctrl-C."""
+    """Treat SIGTERM of systemd like Ctrl-C in a command-line service."""
 
     def end(*_: object) -> None:
         raise KeyboardInterrupt
@@ -169,65 +178,65 @@ def on_sigterm() -> None:
     signal.signal(signal.SIGTERM, end)
 
 
-def keep(programs: Programs, look: Callable[[], None]) -> None:
-    """Keep programs running, and look at them, until somebody says stop, by Ctrl-C or as systemd does."""
+def run_processes(processes: ManagedProcesses, on_tick: Callable[[], None]) -> None:
+    """Run processes as a command-line service until Ctrl-C or SIGTERM; call `on_tick` four times a second."""
     on_sigterm()
     try:
-        programs.start()
+        processes.start()
         while True:
-            programs.watch()
-            look()
+            processes.watch()
+            on_tick()
             time.sleep(0.25)
     finally:
-        programs.stop()
+        processes.stop()
 
 
-def given_certificates(
+def certificates_from_options(
     certificate: Path | None, key: Path | None, authority: Path | None, superlink: str | None
-) -> Certificates | None:
-    """The certificates that were given; none if they are to be made."""
-    from abaton.engines.flower.tls import Certificates
+) -> CertificateAuthority | None:
+    """Return the certificates of the options of `abaton serve study`; `None` if they are to be created."""
+    from abaton.engines.flower.tls import CertificateAuthority
 
     if superlink is not None and authority is not None:
-        return Certificates(authority, certificate or authority, key or authority)
+        return CertificateAuthority(authority, certificate or authority, key or authority)
     if certificate and key and authority:
-        return Certificates(authority, certificate, key)
+        return CertificateAuthority(authority, certificate, key)
     if certificate or key or authority or superlink:
         raise SettingsError(
-            "a certificate, its key and its authority belong together",
+            "the certificate options are incomplete",
             where="network",
-            remedy="give all three of --certificate, --certificate-key and --authority, or none; "
-            "with --superlink, --authority",
+            remedy="use --certificate, --certificate-key and --authority together, or none; "
+            "with --superlink, use --authority",
         )
     return None
 
 
-def conduct(
+def serve_study(
     study: Path,
     store: Path,
-    where: tuple[str, int, str],
-    given: Certificates | None,
-    wish: Wish,
+    listen: tuple[str, int, str],
+    certificates: CertificateAuthority | None,
+    options: NetworkRunOptions,
     *,
     superlink: str | None,
 ) -> RunRow:
-    """Serve a study until its run has ended."""
-    from abaton.engines.flower.server_processes import Address
+    """Serve a study to sites until its run is finished (`abaton serve study`)."""
+    from abaton.engines.flower.server_processes import ServerAddress
     from abaton.study import load_study
-    from abaton.study_run.server import Service, open_centre
+    from abaton.study_run.server import StudyServer, open_centre
 
     document = load_study(study, load=True)
     if superlink is not None:
         host, _, port = superlink.rpartition(":")
         if not host or not port.isdecimal():
             raise SettingsError(
-                f"'{superlink}' is no address", where="--superlink", remedy="write it as host:port"
+                f"'{superlink}' is not an address", where="--superlink", remedy="use host:port"
             )
-        address = Address(host, int(port), where[2])
+        address = ServerAddress(host, int(port), listen[2])
     else:
-        address = Address(*where)
-    centre = open_centre(store, address, given, note, embedded=superlink is None)
+        address = ServerAddress(*listen)
+    centre = open_centre(store, address, certificates, note, embedded=superlink is None)
     on_sigterm()
-    row = Service(centre, store, document, wish, note).run()
-    emit({"run": row.run, "status": row.status, "model": (row.result or {}).get("digest")})
+    row = StudyServer(centre, store, document, options, note).run()
+    emit({"run": row.run, "status": row.status, "digest": (row.result or {}).get("digest")})
     return row

@@ -1,7 +1,4 @@
-"""``abaton show``: the result of a run first, then who took part, then every version of its community model.
-
-``abaton compare``: runs side by side, first what was set differently, then the results.
-"""
+"""``abaton show`` and ``abaton compare``."""
 
 from __future__ import annotations
 
@@ -11,29 +8,25 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from abaton.cli.output import emit, note, room, save, table
+from abaton.cli.output import emit, note, save, table, table_width
 from abaton.cli.runs import (
     JsonOption,
     RunArgument,
     StoreOption,
     complete_run,
-    main_measure,
-    measures_of,
+    main_metric,
+    metrics_of,
     opened_store,
+    print_outcome,
     summary,
-    tell_outcome,
 )
 
 if TYPE_CHECKING:
     from abaton.store import RunRow, Store
 
 
-_MOST_VERSIONS = 12  # that a table shows
-_SHORT = {
-    "no clear difference": "unclear",
-    "too few people to tell": "too few",
-}  # a table fits into 80 columns
-_WIDE, _EACH = 60, 25  # columns of a table of results without its measures, and of one measure
+_MAX_VERSIONS = 12  # shown in a table
+_BASE_WIDTH, _METRIC_WIDTH = 60, 25  # characters of a table of results without metrics, and of one metric
 
 
 def show(
@@ -41,184 +34,191 @@ def show(
     *,
     store: Path | None = StoreOption,
     figure: Path | None = typer.Option(
-        None, "--figure", help="Draw which learner had which examples into this HTML file."
+        None, "--figure", help="Write a figure of the partition to this HTML file"
     ),
     json: bool = JsonOption,
 ) -> None:
-    """Show a run: its result first, then who had which examples, and the versions of its community model.
+    """Show a run: result, local benefit, partition and versions of its community model.
 
     abaton show latest
     """
     with opened_store(store) as opened:
         row = opened.run(run)
-        number = next(n for n, each in enumerate(opened.runs(), 1) if each.run == row.run)
-        data = {"number": number, **summary(opened, row), "measures": measures_of(opened, row)}
+        number = next(n for n, other in enumerate(opened.runs(), 1) if other.run == row.run)
+        data = {"number": number, **summary(opened, row), "metrics": metrics_of(opened, row)}
         data["recipe"] = dict(row.recipe)
         versions = opened.models(row.run)
         if epsilons := [m.metrics["epsilon"] for m in versions if "epsilon" in m.metrics]:
             data["epsilon"] = epsilons[-1]
         data["models"] = [
-            {"version": m.version, "at": m.at, "digest": m.digest, **m.metrics} for m in versions
+            {"version": m.version, "timestamp": m.timestamp, "digest": m.digest, **m.metrics}
+            for m in versions
         ]
-        data |= found_of(row)
+        data |= findings_of(row)
     if figure is not None:
         _draw_partition(row, figure)
     if json:
         emit(data)
         return
-    told = main_measure(data)
-    typer.echo(f"{row.run} (#{number}): {data['status']}{f', {told}' if told else ''}")
-    if data["lines"]:
-        print_found(data)
-        print_results(data["lines"])
+    main_result = main_metric(data)
+    typer.echo(f"{row.run} (#{number}): {data['status']}{f', {main_result}' if main_result else ''}")
+    if data["rows"]:
+        print_findings(data)
+        print_results(data["rows"])
     if partition := row.recipe.get("partition"):
         columns = ("learner", "group", "examples", "classes")
         cells = [[line[column] for column in columns] for line in partition["learners"]]
         table(f"{partition['form']}, partition {partition['digest'][:12]}", columns, cells)
     _print_versions(data["models"])
     if "epsilon" in data:
-        note(f"privacy: epsilon {data['epsilon']:.4g} spent by the learner, or release, that spent most")
-    tell_outcome(data, store)
+        note(f"privacy: epsilon {data['epsilon']:.4g} spent, the maximum over learners or releases")
+    print_outcome(data, store)
 
 
 def _print_versions(models: Sequence[Mapping[str, Any]]) -> None:
-    """The versions of a community model; of many, the first, the last and some between them."""
+    """Print a community model's versions for `abaton show`; of many, a sample with the first and the last."""
     if not models:
         return
     last = len(models) - 1
-    step = max(1, -(-len(models) // _MOST_VERSIONS))
-    shown = [m for place, m in enumerate(models) if place % step == 0 or place == last]
+    step = max(1, -(-len(models) // _MAX_VERSIONS))
+    shown = [model for index, model in enumerate(models) if index % step == 0 or index == last]
     metrics = sorted(
-        (name for name in models[0] if name not in ("version", "at", "digest")),
+        (name for name in models[0] if name not in ("version", "timestamp", "digest")),
         key=lambda name: name != "epsilon",
-    )[: max(1, (room() - 40) // 12)]
-    rows = [[m["version"], m["at"], m["digest"][:12], *(m[name] for name in metrics)] for m in shown]
-    some = "" if len(shown) == len(models) else f", {len(shown)} of {len(models)} (all with --json)"
-    table(f"versions of the community model{some}", ["version", "seconds", "digest", *metrics], rows)
+    )[: max(1, (table_width() - 40) // 12)]
+    rows = [
+        [model["version"], model["timestamp"], model["digest"][:12], *(model[name] for name in metrics)]
+        for model in shown
+    ]
+    suffix = "" if len(shown) == len(models) else f", {len(shown)} of {len(models)} (all with --json)"
+    table(f"versions of the community model{suffix}", ["version", "seconds", "digest", *metrics], rows)
 
 
-def found_of(row: RunRow) -> dict[str, Any]:
-    """What a study's run found, what each site gains, and every measure."""
-    from abaton.report.findings import finding, site_gains
+def findings_of(row: RunRow) -> dict[str, Any]:
+    """Return the finding, local benefit of each site, and all metrics of a study run to show."""
+    from abaton.report.findings import local_benefits, main_finding
 
     evaluation = (row.result or {}).get("evaluation", {})
     method = row.recipe.get("method", {}).get("evaluation", {})
     return {
-        "finding": finding(row.recipe.get("study", {}), evaluation, method.get("confidence", 0.95)),
-        "gains": site_gains(evaluation),
-        "lines": evaluation.get("lines", []),
+        "finding": main_finding(
+            row.recipe.get("study", {}), evaluation, method.get("confidence_level", 0.95)
+        ),
+        "local_benefit": local_benefits(evaluation),
+        "rows": evaluation.get("rows", []),
     }
 
 
-def print_found(data: Mapping[str, Any]) -> None:
-    """What was found in a sentence, and what each site gains."""
-    from abaton.report.findings import gains_words, signed
+def print_findings(data: Mapping[str, Any]) -> None:
+    """Show the finding as a sentence, and the local benefit of each site."""
+    from abaton.report.findings import format_difference, local_benefit_text
 
     if data["finding"]:
-        typer.echo(data["finding"]["words"])
-    if not data["gains"]:
+        typer.echo(data["finding"]["text"])
+    if not data["local_benefit"]:
         return
-    typer.echo(gains_words(data["gains"]))
+    typer.echo(local_benefit_text(data["local_benefit"]))
     rows = [
-        [g["site"], _value(g["own"]), _value(g["community"]), signed(g["gain"]), _SHORT.get(g["verdict"], g["verdict"])]
-        for g in data["gains"]
+        [benefit["site"], _value(benefit["local_only"]), _value(benefit["community"]),
+         format_difference(benefit["benefit"]), benefit["verdict"]]
+        for benefit in data["local_benefit"]
     ]  # fmt: skip
-    measure = data["gains"][0]["measure"]
+    metric = data["local_benefit"][0]["metric"]
     table(
-        f"what each site gains: {measure} on its own people",
-        ("site", "own", "community", "gain", "verdict"),
+        f"local benefit: {metric} on each site's test subjects",
+        ("site", "local", "community", "local benefit", "verdict"),
         rows,
     )
 
 
-def _value(found: Mapping[str, Any] | None) -> str:
-    return "–" if found is None or found["value"] is None else f"{found['value']:.3f}"
+def _value(estimate: Mapping[str, Any] | None) -> str:
+    return "–" if estimate is None or estimate["value"] is None else f"{estimate['value']:.3f}"
 
 
-def print_results(lines: Sequence[Mapping[str, Any]]) -> None:
-    """How good each model is on subjects that nobody trained on; as many measures as there is room for."""
-    most = max(1, min(3, (room() - _WIDE) // _EACH))
-    names = list(dict.fromkeys(name for line in lines for name in line["measures"] or ()))[:most]
-    chosen = [line for line in lines if line["of"] == "all" or line["model"] == "community"]
+def print_results(evaluated: Sequence[Mapping[str, Any]]) -> None:
+    """Show the metrics of each model on the held-out test set, as many as fit the width."""
+    limit = max(1, min(3, (table_width() - _BASE_WIDTH) // _METRIC_WIDTH))
+    names = list(dict.fromkeys(name for row in evaluated for name in row["metrics"] or ()))[:limit]
+    selected = [row for row in evaluated if row["grouping"] == "all" or row["model"] == "community"]
     rows = [
-        [line["model"], line["subset"], line["subjects"], *(_measure(line["measures"], n) for n in names)]
-        for line in chosen
+        [row["model"], row["group"], row["subjects"], *(_format_metric(row["metrics"], n) for n in names)]
+        for row in selected
     ]
-    table("on subjects that nobody trained on", ("model", "subjects of", "number", *names), rows)
+    table("held-out test set", ("model", "group", "subjects", *names), rows)
 
 
-def _measure(measures: Mapping[str, Any] | None, name: str) -> str:
-    if measures is None:
+def _format_metric(metrics: Mapping[str, Any] | None, name: str) -> str:
+    if metrics is None:
         return "too few"
-    each = measures.get(name)
-    if each is None or each["value"] is None or each["low"] is None:
+    estimate = metrics.get(name)
+    if estimate is None or estimate["value"] is None or estimate["low"] is None:
         return "–"
-    return f"{each['value']:.3f} ({each['low']:.3f} to {each['high']:.3f})"
+    return f"{estimate['value']:.3f} ({estimate['low']:.3f} to {estimate['high']:.3f})"
 
 
 def _draw_partition(row: RunRow, path: Path) -> None:
     from abaton.errors import SettingsError
-    from abaton.report import figures_page, partition_figure
+    from abaton.report import partition_figure, render_figures
 
     partition = row.recipe.get("partition")
     if partition is None:
         raise SettingsError(
-            f"run '{row.run}' keeps no partition", where="--figure", remedy="choose a run of 'abaton lab'"
+            f"run '{row.run}' has no partition", where="--figure", remedy="choose a run of 'abaton lab'"
         )
-    groups = {line["learner"]: line["group"] for line in partition["learners"]}
-    drawn = partition_figure(
+    groups = {learner["learner"]: learner["group"] for learner in partition["learners"]}
+    plot = partition_figure(
         partition["learners"], partition["classes"], title=partition["form"], groups=groups
     )
-    save(path, figures_page(f"Partition of {row.run}", [drawn]))
-    note(f"written: {path}")
+    save(path, render_figures(f"Partition of {row.run}", [plot]))
+    note(f"wrote {path}")
 
 
 def compare(
     runs: list[str] = typer.Argument(
         ...,
         metavar="RUN RUN...",
-        help="The runs: names or parts of them, numbers, or latest; 'heart-*' is all that fit.",
+        help="Runs: names, parts of them, numbers, latest, or patterns such as 'heart-*'",
         autocompletion=complete_run,
         show_default=False,
     ),
     *,
-    measure: str | None = typer.Option(None, help="Compare by this measure; by default the main one."),
+    metric: str | None = typer.Option(None, help="Metric of the comparison (default: the main one)"),
     out: Path | None = typer.Option(
-        None, "--out", "-o", help="Write one HTML page with the curves over each other."
+        None, "--out", "-o", help="Write an HTML page with the curves to this file"
     ),
     store: Path | None = StoreOption,
     json: bool = JsonOption,
 ) -> None:
-    """Compare runs that learn the same: settings that differ first, then results, then who was as good how soon.
+    """Compare runs of the same task: differing settings, results, and when each reached a common target.
 
-    Runs of different studies, outcomes, experiments or data sets are refused: their numbers do not mean the same.
+    Runs of different studies, outcomes, experiments or data sets are refused.
     """
-    from abaton.report import comparison, comparison_page
-    from abaton.report.run_comparison import difference_rows, reached_rows, result_rows, run_rows
+    from abaton.report import compare_runs, render_comparison
+    from abaton.report.run_comparison import difference_rows, result_rows, run_rows, target_rows
 
     with opened_store(store) as opened:
-        chosen = [row for name in runs for row in _named(opened, name)]
-        made = comparison([told_of(opened, row) for row in chosen], measure)
+        selected = [row for name in runs for row in _find_runs(opened, name)]
+        comparison = compare_runs([report_of(opened, row) for row in selected], metric)
     if out is not None:
-        save(out, comparison_page(made))
-        note(f"written: {out}")
+        save(out, render_comparison(comparison))
+        note(f"wrote {out}")
     if json:
-        emit(made)
+        emit(comparison)
         return
-    table("runs", *run_rows(made))
-    heads, rows = difference_rows(made)
+    table("runs", *run_rows(comparison))
+    column_names, rows = difference_rows(comparison)
     if rows:
-        table("settings in which they differ", heads, rows)
+        table("settings that differ", column_names, rows)
     else:
         note("the runs have the same settings, data and versions")
-    table(f"the last community model, by {made['measure']}", *result_rows(made))
-    table(f"first at {made['measure']} {made['target']:.4g}", *reached_rows(made))
-    for remark in made["remarks"]:
+    table(f"last community model, by {comparison['metric']}", *result_rows(comparison))
+    table(f"first at {comparison['metric']} {comparison['target']:.4g}", *target_rows(comparison))
+    for remark in comparison["remarks"]:
         note(remark)
 
 
-def _named(store: Store, name: str) -> list[RunRow]:
-    """The run of a name, or with a star in it all that fit."""
+def _find_runs(store: Store, name: str) -> list[RunRow]:
+    """Return the run of a name to show or compare, or all that match a pattern."""
     if "*" not in name:
         return [store.run(name)]
     from fnmatch import fnmatchcase
@@ -226,10 +226,10 @@ def _named(store: Store, name: str) -> list[RunRow]:
     return [row for row in store.runs() if fnmatchcase(row.run, name)]
 
 
-def told_of(store: Store, row: RunRow) -> dict[str, Any]:
-    """The report of a run in the store."""
-    from abaton.report import report_of
-    from abaton.store import Journal, activity
+def report_of(store: Store, row: RunRow) -> dict[str, Any]:
+    """Return the report of a run in the store, to show or compare it."""
+    from abaton.report import make_report
+    from abaton.store import Journal, visible_activity
 
     rows = Journal(store, row.run).rows()
-    return report_of(row, store.models(row.run), rows, activity(store, row.run, first=True))
+    return make_report(row, store.models(row.run), rows, visible_activity(store, row.run, first=True))

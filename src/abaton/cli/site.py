@@ -1,7 +1,4 @@
-"""``abaton site``: a hospital's side of a study.
-
-``abaton site map``: a first mapping of tables, guessed.
-"""
+"""``abaton site check``, ``policy``, ``new`` and ``suggest-mapping``."""
 
 from __future__ import annotations
 
@@ -12,91 +9,98 @@ from typing import TYPE_CHECKING
 import typer
 
 from abaton.cli import membership, site_intake
-from abaton.cli.output import emit, note, table, told_place, write_first
+from abaton.cli.output import emit, note, print_path, table, write_first
 from abaton.cli.runs import JsonOption
 from abaton.errors import AbatonError, SettingsError
 
 if TYPE_CHECKING:
-    from abaton.site import Check
+    from abaton.site import PreflightResult
 
 
-def propose(
+def suggest_mapping(
     files: list[Path] = typer.Argument(
-        ..., metavar="FILE...", help="The tables, or folders of them.", show_default=False
+        ..., metavar="FILE...", help="Tables, or folders of tables", show_default=False
     ),
     *,
     study: Path | None = typer.Option(
-        None, "--study", help="Also know columns by the names and codes of this study's inputs."
+        None, "--study", help="Also match columns with the names and codes of this study's inputs"
     ),
     out: Path | None = typer.Option(
-        None, "--out", "-o", help="Write the mapping here; must not exist yet. Otherwise it is printed."
+        None, "--out", "-o", help="Write the mapping to this new file (default: print it)"
     ),
     json: bool = JsonOption,
 ) -> None:
-    """Propose what the columns of tables mean, and say what was guessed and what was left out.
+    """Suggest a mapping of table columns to FHIR and print the reason for each suggestion.
 
-    Names of columns, forms of dates, codes and the size of numbers are looked at, in the first 5,000 rows. Words of a
-    column stand in the mapping only if they are few and each is seen at least 5 times. Read every line of it.
+    Column names, date formats, codes and value ranges of the first 5,000 rows are used. Values of a column are written
+    to the mapping only if they are few and each occurs at least 5 times. Review every line.
     """
-    from abaton.site.sources.tabular.data_dictionary import asked_by, things_of
-    from abaton.site.sources.tabular.mapping_suggestion import propose as guess
+    from abaton.site.sources.tabular.data_dictionary import study_codes, study_entries
+    from abaton.site.sources.tabular.mapping_suggestion import suggest_mapping as suggest
     from abaton.study import load_study
 
     document = load_study(study) if study is not None else None
-    made = guess(files, things_of(document), asked_by(document)) if document is not None else guess(files)
+    suggestion = (
+        suggest(files, study_entries(document), study_codes(document))
+        if document is not None
+        else suggest(files)
+    )
     if out is not None:
-        write_first(out, made.text)
+        write_first(out, suggestion.text)
     if json:
-        told = [{"file": g.file, "column": g.column, "means": g.means, "why": g.why} for g in made.guesses]
-        emit({"mapping": made.text, "guesses": told, "file": str(out) if out else None})
+        guesses = [
+            {"file": guess.file, "column": guess.column, "meaning": guess.meaning, "reason": guess.reason}
+            for guess in suggestion.guesses
+        ]
+        emit({"mapping": suggestion.text, "guesses": guesses, "file": str(out) if out else None})
         return
     if out is None:
-        typer.echo(made.text)
-        for g in made.guesses:
-            note(f"{g.file}, {g.column or 'whole'}: {g.means} ({g.why})")
+        typer.echo(suggestion.text)
+        for guess in suggestion.guesses:
+            note(f"{guess.file}, {guess.column or 'table'}: {guess.meaning} ({guess.reason})")
         return
-    rows = [(g.file, g.column, g.means, g.why) for g in made.guesses]
-    table(f"guessed, and written to {out}", ["file", "column", "means", "because"], rows)
+    rows = [(guess.file, guess.column, guess.meaning, guess.reason) for guess in suggestion.guesses]
+    table(f"suggestions in {out}", ["file", "column", "meaning", "reason"], rows)
 
 
 app = typer.Typer(
-    help="A site's document, what it has for a study, and its dealings with the centre.", no_args_is_help=True
+    help="Operate a site: check its records for a study, enrol, send, join, withdraw.", no_args_is_help=True
 )
 for command in (
     site_intake.enrol,
-    site_intake.consents,
+    site_intake.import_consents,
     site_intake.send,
     site_intake.withdraw,
     site_intake.status,
     membership.join,
 ):
     app.command()(command)
-app.command("map")(propose)
+app.command("suggest-mapping")(suggest_mapping)
 
 
-_APPLIES = ("rows of an update", "scores", "privacy budget", "small sites")
+_SUMMARY_RULES = ("rows of an update", "scores", "privacy budget", "small sites")
 
 
 @app.command()
 def check(
-    study: Path = typer.Argument(..., metavar="STUDY", help="The study document.", show_default=False),
+    study: Path = typer.Argument(..., metavar="STUDY", help="Study document", show_default=False),
     *,
-    site: Path = typer.Option(Path("site.toml"), "--site", help="The site's document."),
+    site: Path = typer.Option(Path("site.toml"), "--site", help="Configuration of the site"),
     json: bool = JsonOption,
 ) -> None:
-    """Count who is read, eligible, consented and kept for a study, and why others are not; never a value.
+    """Print a site's attrition for a study (read, eligible, consented, retained) with reasons, without values.
 
-    Numbers of people below the smallest count are masked. Exit code 1: nobody comes through.
+    Counts of subjects below the minimum cell count are suppressed. Exit code 1: no subject remains.
     """
-    from abaton.site import SiteError, check_site, load_site, open_site
+    from abaton.site import SiteConfigError, build_site, check_site, load_site
     from abaton.study import load_study
-    from abaton.study_run.policy_text import explained
+    from abaton.study_run.policy_text import policy_statements
 
     document = load_study(study)
     try:
         file = load_site(site)
-        found = check_site(open_site(file, document, datetime.now(UTC), step=note))
-    except SiteError as error:
+        preflight = check_site(build_site(file, document, datetime.now(UTC), on_progress=note))
+    except SiteConfigError as error:
         if json:
             emit({"ok": False, "problems": [str(problem) for problem in error.problems]})
         for problem in error.problems:
@@ -105,20 +109,22 @@ def check(
     if json:
         emit(
             {
-                "site": file.document.site.id,
+                "site": file.config.site.id,
                 "study": document.study.id,
                 "hash": document.hash,
-                **found.row(),
-                "policy": {rule.about: rule.holds for rule in explained(file, document)},
+                **preflight.to_row(),
+                "policy": {rule.topic: rule.setting for rule in policy_statements(file, document)},
             }
         )
     else:
-        _print(found, f"{file.document.site.name} in {document.study.title}")
+        _print_preflight(preflight, f"{file.config.site.name} in {document.study.title}")
         applies = [
-            f"{rule.about} {rule.holds}" for rule in explained(file, document) if rule.about in _APPLIES
+            f"{rule.topic} {rule.setting}"
+            for rule in policy_statements(file, document)
+            if rule.topic in _SUMMARY_RULES
         ]
-        note(f"policy: {'; '.join(applies)}; 'abaton site policy STUDY --explain' says what that means")
-    if not found.usable:
+        note(f"policy: {'; '.join(applies)}; 'abaton site policy STUDY --explain' explains the rules")
+    if not preflight.may_participate:
         raise typer.Exit(1)
 
 
@@ -127,78 +133,75 @@ def policy(
     study: Path | None = typer.Argument(
         None,
         metavar="[STUDY]",
-        help="A study document: what is derived from it is shown, too.",
+        help="Study document; also show the rules that follow from it",
         show_default=False,
     ),
     *,
-    site: Path = typer.Option(Path("site.toml"), "--site", help="The site's document."),
-    explain: bool = typer.Option(
-        False, "--explain", help="In plain words, for somebody who reads no settings."
-    ),
+    site: Path = typer.Option(Path("site.toml"), "--site", help="Configuration of the site"),
+    explain: bool = typer.Option(False, "--explain", help="Explain the rules in plain language"),
     json: bool = JsonOption,
 ) -> None:
-    """Show what a centre may ask of the site, what may leave it, and what is refused.
+    """Show what a centre may request from the site, what may leave it, and what is refused.
 
-    The rules hold whichever engine carries a study, and whatever the centre says.
-
-    The key that the site signs its models with is made if there is none yet.
+    The rules apply on every engine, independently of the centre. The site's signing key is created if it does not
+    exist.
     """
     from dataclasses import asdict
 
     from abaton.site import load_site
     from abaton.study import load_study
     from abaton.study_run.model_signatures import signing_key
-    from abaton.study_run.policy_text import explained, in_words
+    from abaton.study_run.policy_text import policy_as_text, policy_statements
 
     file = load_site(site)
     try:
-        signs = signing_key(file).id
-    except AbatonError as error:  # whoever may not read keys may read the rules
-        note(f"the site's own signature is not shown: {error}")
-        signs = ""
-    rules = explained(file, None if study is None else load_study(study), signs)
+        key_id = signing_key(file).id
+    except AbatonError as error:  # the rules are shown without access to the keys, too
+        note(f"the site's signing key is not shown: {error}")
+        key_id = ""
+    rules = policy_statements(file, None if study is None else load_study(study), key_id)
     if json:
         emit([asdict(rule) for rule in rules])
     elif explain:
-        typer.echo("\n\n".join(in_words(rules)))
+        typer.echo("\n\n".join(policy_as_text(rules)))
     else:
-        table(
-            f"the policy of {file.document.site.name}", ["rule", "holds"], [(r.about, r.holds) for r in rules]
-        )
+        table(f"policy of {file.config.site.name}", ["rule", "value"], [(r.topic, r.setting) for r in rules])
 
 
 @app.command()
 def new(
-    file: Path = typer.Argument(Path("site.toml"), help="Where to write it; must not exist yet."),
+    file: Path = typer.Argument(Path("site.toml"), help="Path of the new file"),
     *,
-    identifier: str = typer.Option("my-site", "--id", help="The site's id."),
-    kind: str = typer.Option("ndjson", help="Where records are: ndjson, directory, csv, omop, fhir or bulk."),
+    identifier: str = typer.Option("my-site", "--id", help="Id of the site"),
+    source: str = typer.Option("ndjson", help="Record source: ndjson, directory, csv, omop, fhir or bulk"),
     records: str = typer.Option(
-        "", help="The folder, file, server or database of the records; an example stands there otherwise."
+        "", help="Folder, file, server or database of the records (default: an example)"
     ),
     json: bool = JsonOption,
 ) -> None:
-    """Write a first site document with comments, ready to be changed."""
-    from abaton.site import site_from_toml, starter
+    """Write a commented site configuration as a template."""
+    from abaton.site import site_from_toml, site_template
 
-    text = starter(file.name, identifier=identifier, kind=kind, place=records)
+    text = site_template(file.name, identifier=identifier, source=source, location=records)
     site_from_toml(text, str(file))
     write_first(file, text)
-    told_place(file, json=json)
+    print_path(file, json=json)
 
 
-def _print(found: Check, title: str) -> None:
+def _print_preflight(preflight: PreflightResult, title: str) -> None:
     rows: list[tuple[str, str, str]] = []
-    for step in found.steps:
-        rows += [("", why, cell.text) for why, cell in step.reasons.items()]
+    for step in preflight.attrition:
+        rows += [("", reason, cell.text) for reason, cell in step.reasons.items()]
         rows.append((step.stage.value, "", step.reached.text))
-    table(title, ["stage", "left out because", "subjects"], rows)
-    table("records read", ["type", "records"], list(found.read.items()))
-    if found.left_out:
-        table("records kept back", ["what", "records"], list(found.left_out.items()))
-    if found.set_aside:
-        aside = [(why, count, ", ".join(places)) for why, (count, places) in found.set_aside.items()]
-        table("set aside", ["reason", "count", "where"], aside)
-    for remark in found.remarks:
+    table(title, ["stage", "excluded because", "subjects"], rows)
+    table("records read", ["type", "records"], list(preflight.records_read.items()))
+    if preflight.withheld:
+        table("records withheld", ["reason", "records"], list(preflight.withheld.items()))
+    if preflight.skipped:
+        skipped = [
+            (reason, count, ", ".join(locations)) for reason, (count, locations) in preflight.skipped.items()
+        ]
+        table("skipped", ["reason", "count", "where"], skipped)
+    for remark in preflight.remarks:
         note(remark)
-    note(f"numbers of people below {found.floor} are not told; neither is what would give them away")
+    note(f"counts below {preflight.min_cell_count} subjects are suppressed, with complementary suppression")

@@ -1,4 +1,4 @@
-"""``abaton study``: check, show, start and convert study documents."""
+"""``abaton study``: study documents."""
 
 from __future__ import annotations
 
@@ -8,50 +8,50 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from abaton.cli.output import emit, note, save, told_place, write_first
-from abaton.cli.runs import JsonOption
 from abaton.cli.key_access import DATABASE
-from abaton.errors import Refused, SettingsError
+from abaton.cli.output import emit, note, print_path, save, write_first
+from abaton.cli.runs import JsonOption
+from abaton.errors import RefusedError, SettingsError
 
 if TYPE_CHECKING:
     from abaton.study import Study
 
-app = typer.Typer(help="Check, show, start and convert study documents.", no_args_is_help=True)
+app = typer.Typer(help="Write, check, convert and publish study documents.", no_args_is_help=True)
 
-_FILE = typer.Argument(..., help="A study.toml, or an InteropEHRate Bundle in FHIR JSON.", show_default=False)
+_FILE = typer.Argument(..., help="study.toml, or InteropEHRate Bundle as FHIR JSON", show_default=False)
 
 
 @app.command()
 def check(file: Path = _FILE, *, json: bool = JsonOption) -> None:
-    """List everything that is wrong with a study document, with its place and remedy, and what is derived from it.
+    """List all problems of a study document with line and remedy, or the sections derived from it.
 
-    Exit code 0: it can be used; 2: it cannot.
+    Exit code 2: the document has problems.
     """
     from dataclasses import asdict
 
-    from abaton.study import StudyError, notes_on, read_study
+    from abaton.study import StudyError, lint_study, read_study
 
     problems: list[dict[str, Any]] = []
-    notes: list[str] = []
+    remarks: list[str] = []
     derived: list[dict[str, Any]] = []
     study = None
     try:
         reading = read_study(file, load=True)
-        study, derived = reading.study, [asdict(each) for each in reading.derived]
-        notes = notes_on(study, _today())
-        notes += [f"{path}: a study document does not carry this" for path in reading.passed_over]
+        study, derived = reading.study, [asdict(entry) for entry in reading.derived]
+        remarks = lint_study(study, _today())
+        remarks += [f"{path}: ignored; not a key of study documents" for path in reading.ignored_keys]
     except StudyError as error:
         problems = [asdict(problem) for problem in error.problems]
         if not json:
             typer.echo("\n".join(str(problem) for problem in error.problems))
     if json:
-        found = {"file": str(file), "ok": study is not None, "hash": study.hash if study else None}
-        emit({**found, "problems": problems, "notes": notes, "derived": derived})
+        summary = {"file": str(file), "ok": study is not None, "hash": study.hash if study else None}
+        emit({**summary, "problems": problems, "notes": remarks, "derived": derived})
     elif study:
         typer.echo(f"{file}: ok, hash {study.hash}")
-        for each in derived:
-            typer.echo(f"{file}:{each['line']}: {each['key']}: {each['words']}")
-        for remark in notes:
+        for entry in derived:
+            typer.echo(f"{file}:{entry['line']}: {entry['key']}: {entry['description']}")
+        for remark in remarks:
             typer.echo(f"{file}: note: {remark}")
     if problems:
         note(f"{len(problems)} problem{'s' if len(problems) > 1 else ''}")
@@ -60,7 +60,7 @@ def check(file: Path = _FILE, *, json: bool = JsonOption) -> None:
 
 @app.command()
 def show(file: Path = _FILE, *, json: bool = JsonOption) -> None:
-    """Print what a study asks, of whom, and how people are protected."""
+    """Print a study as text: question, eligibility, data, protection, training."""
     from abaton.study import describe, load_study
 
     study = load_study(file)
@@ -72,47 +72,44 @@ def show(file: Path = _FILE, *, json: bool = JsonOption) -> None:
 
 @app.command()
 def new(
-    file: Path = typer.Argument(Path("study.toml"), help="Where to write it; must not exist yet."),
+    file: Path = typer.Argument(Path("study.toml"), help="Path of the new file"),
     *,
-    identifier: str = typer.Option("my-study", "--id", help="The study's id."),
-    begin: str | None = typer.Option(
-        None, "--from", metavar="example", help="Ask nothing and write the example, as without a terminal."
-    ),
+    identifier: str = typer.Option("my-study", "--id", help="Id of the study"),
+    example: bool = typer.Option(False, "--example", help="Write the example without prompting"),
     json: bool = JsonOption,
 ) -> None:
-    """Ask a few questions and write a first study document in the short form, ready to be changed.
+    """Prompt for the main settings and write a study document in shorthand as a template.
 
-    Common measurements, diagnoses and medicines are found by name, others by code. Without a terminal nothing is
-    asked and the example is written.
+    Common measurements, diagnoses and medicines are found by name, others by code. Without a terminal the example is
+    written.
     """
     import sys
 
-    from abaton.cli.study_wizard import asked_study, example
-    from abaton.study import starter, study_from_toml
+    from abaton.cli.study_wizard import prompt_study
+    from abaton.study import study_from_toml, study_template
+    from abaton.study.template import TemplateAnswers
 
-    if file.exists():  # told before anything is asked
+    if file.exists():  # report it before prompting
         write_first(file, "")
-    asking = begin is None and sys.stdin.isatty() and sys.stderr.isatty()
-    answers = asked_study() if asking else example(begin or "example")
-    text = starter(file.name, _today(), answers, identifier=identifier)
+    is_interactive = not example and sys.stdin.isatty() and sys.stderr.isatty()
+    answers = prompt_study() if is_interactive else TemplateAnswers()
+    text = study_template(file.name, _today(), answers, identifier=identifier)
     study_from_toml(text, str(file))
     write_first(file, text)
-    told_place(file, json=json)
-    if asking:
-        note(f"see what is derived from each line: abaton study check {file}")
+    print_path(file, json=json)
+    if is_interactive:
+        note(f"to see what is derived from each line: abaton study check {file}")
 
 
 @app.command()
 def expand(
     file: Path = _FILE,
     *,
-    out: Path | None = typer.Option(
-        None, "--out", "-o", help="A study.toml to write; without it, the text is printed."
-    ),
+    out: Path | None = typer.Option(None, "--out", "-o", help="Write to this file (default: print)"),
 ) -> None:
-    """Write a study in the long form: all that is derived from its short lines, as it is hashed and consented to.
+    """Write a study in the full form, with everything that is derived from its shorthand; the hash stays the same.
 
-    abaton study expand study.toml -o long.toml
+    abaton study expand study.toml -o full.toml
     """
     from abaton.study import load_study, write_toml
 
@@ -120,7 +117,7 @@ def expand(
     if out is None:
         typer.echo(write_toml(study), nl=False)
         return
-    _not_itself(file, out)
+    _check_other_file(file, out)
     save(out, write_toml(study))
     note(f"{out}: hash {study.hash}")
 
@@ -129,113 +126,115 @@ def expand(
 def export(
     file: Path = _FILE,
     *,
-    out: Path = typer.Option(..., "--out", "-o", help="study.toml or study.json, by its ending."),
+    out: Path = typer.Option(
+        ..., "--out", "-o", help="Write to this file: .toml, or .json for a FHIR Bundle"
+    ),
 ) -> None:
-    """Convert a study document: TOML to FHIR Bundle, or back. The hash stays the same."""
+    """Convert a study document from TOML to a FHIR Bundle or back; the hash stays the same."""
     from abaton.study import load_study
 
     if out.suffix not in (".toml", ".json"):
-        raise SettingsError("the form is not clear", where=str(out), remedy="end the name in .toml or .json")
-    _not_itself(file, out)
+        raise SettingsError(
+            f"'{out.suffix}' is not a suffix of a study", where=str(out), remedy="use .toml or .json"
+        )
+    _check_other_file(file, out)
     study = load_study(file)
-    save(out, _written(study, out.suffix))
+    save(out, _to_text(study, out.suffix))
     note(f"{out}: hash {study.hash}")
 
 
 @app.command()
 def publish(file: Path = _FILE, *, url: str | None = DATABASE) -> None:
-    """Publish a study at the centre, for sites to read; a new version needs new consents.
+    """Publish a study at the centre for sites to read; a changed document requires new consents.
 
-    When it ends, and how long records are kept, follow from its period and retention.
+    Its end and the retention of records follow from study.period and study.retention.
     """
     from abaton.cli.key_access import database
-    from abaton.governance import Registry
+    from abaton.governance import ConsentRegistry
     from abaton.site import publish as publish_in
     from abaton.study import load_study
 
     study = load_study(file)
-    with database(url, make=True) as opened:
-        publish_in(Registry(opened), study, datetime.now(UTC))
-    note(f"{study.study.id} is published, document {study.hash}")
+    with database(url, create=True) as opened:
+        publish_in(ConsentRegistry(opened), study, datetime.now(UTC))
+    note(f"published {study.study.id}, document {study.hash}")
 
 
 @app.command()
 def permit(
     file: Path = _FILE,
     document: Path = typer.Argument(
-        ..., metavar="PERMIT", help="A TOML file with the keys of consent.permit in site.toml."
+        ..., metavar="PERMIT", help="TOML file with the keys of consent.permit in site.toml"
     ),
     *,
     url: str | None = DATABASE,
 ) -> None:
-    """Note a data permit at the centre: on it sites may send records without single consents, if it allows that."""
+    """Record a data permit at the centre; if it allows, sites may send records without individual consents."""
     from abaton.cli.key_access import database
-    from abaton.governance import Registry, note_permit
+    from abaton.governance import ConsentRegistry, record_permit
     from abaton.site import publish as publish_in
     from abaton.site import read_permit
     from abaton.study import load_study
 
-    study, given = load_study(file), read_permit(document)
-    reason = given.reason(study.hash, study.study.purpose.value, datetime.now(UTC))
-    if not reason.allows:
-        raise Refused(
-            f"the permit does not hold for this study: {reason.value}",
+    study, data_permit = load_study(file), read_permit(document)
+    reason = data_permit.reason(study.hash, study.study.purpose.value, datetime.now(UTC))
+    if not reason.permits:
+        raise RefusedError(
+            f"the permit does not apply to this study: {reason.value}",
             where=str(document),
-            remedy="compare its document, purposes and dates with the study's",
+            remedy="compare its document, purposes and dates with those of the study",
         )
-    with database(url, make=True) as opened:
-        registry, now = Registry(opened), datetime.now(UTC)
+    with database(url, create=True) as opened:
+        registry, now = ConsentRegistry(opened), datetime.now(UTC)
         publish_in(registry, study, now)
-        note_permit(registry, study.study.id, study.study.purpose.value, given, now)
-    note(f"permit {given.number} is noted for {study.study.id}")
+        record_permit(registry, study.study.id, study.study.purpose.value, data_permit, now)
+    note(f"recorded permit {data_permit.number} for {study.study.id}")
 
 
-@app.command()
-def codes(
+@app.command("enrolment-codes")
+def enrolment_codes(
     file: Path = _FILE,
-    number: int = typer.Argument(
-        ..., metavar="NUMBER", min=1, max=100_000, help="How many.", show_default=False
+    count: int = typer.Argument(
+        ..., metavar="COUNT", min=1, max=100_000, help="Number of codes", show_default=False
     ),
     *,
-    days: int = typer.Option(90, "--days", min=1, max=3650, help="How long they can be used."),
+    days: int = typer.Option(90, "--days", min=1, max=3650, help="Days until the codes expire"),
     url: str | None = DATABASE,
     json: bool = JsonOption,
 ) -> None:
-    """Make one-time codes with which people may take part themselves; print them, one in a line.
+    """Create one-time codes for citizens who enrol themselves, and print one per line.
 
-    The study says who may take part under 'persons'. The centre keeps the codes' fingerprints only: print them now.
+    The centre stores digests only; the codes cannot be printed again.
     """
     import secrets
 
     from abaton.cli.key_access import database
-    from abaton.governance.citizen_enrolment import make_codes
+    from abaton.governance.citizen_enrolment import issue_codes
     from abaton.study import load_study
 
     study = load_study(file)
-    if study.persons is None or study.persons.admission != "code":
-        raise Refused(
-            "the study asks nobody for a code",
+    if study.citizens is None or study.citizens.admission != "code":
+        raise RefusedError(
+            "the study does not admit citizens by code",
             where=str(file),
-            remedy="write [persons] with admission = 'code'",
+            remedy="add [citizens] with admission = 'code'",
         )
     with database(url) as opened:
-        made = make_codes(opened, study.study.id, number, secrets.token_bytes, datetime.now(UTC), days)
+        codes = issue_codes(opened, study.study.id, count, secrets.token_bytes, datetime.now(UTC), days)
     if json:
-        emit({"study": study.study.id, "days": days, "codes": made})
+        emit({"study": study.study.id, "days": days, "codes": codes})
         return
-    for code in made:
+    for code in codes:
         typer.echo(code)
-    note(f"{len(made)} codes for {study.study.id}, good for {days} days")
+    note(f"{len(codes)} codes for {study.study.id}, valid for {days} days")
 
 
-def _not_itself(file: Path, out: Path) -> None:
+def _check_other_file(file: Path, out: Path) -> None:
     if out.exists() and file.exists() and out.samefile(file):
-        raise SettingsError(
-            "a study cannot be written onto itself", where=str(out), remedy="choose another name"
-        )
+        raise SettingsError("the output is the input file", where=str(out), remedy="choose another path")
 
 
-def _written(study: Study, suffix: str) -> str:
+def _to_text(study: Study, suffix: str) -> str:
     import json
 
     from abaton.study import write_bundle, write_toml

@@ -1,4 +1,4 @@
-"""``abaton run``, ``report`` and ``demo``: a study from its sites' records to a community model and its report."""
+"""``abaton run``, ``report`` and ``demo``."""
 
 from __future__ import annotations
 
@@ -9,176 +9,202 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from abaton.cli.output import emit, note, save, table
-from abaton.cli.progress_view import watching
 from abaton.cli.runs import (
     AddressOption,
     JsonOption,
     RunArgument,
     StoreOption,
-    again,
+    command_with_store,
     opened_store,
+    print_outcome,
     stoppable,
     summary,
-    tell_outcome,
 )
-from abaton.cli.show import found_of, print_found, print_results, told_of
+from abaton.cli.show import findings_of, print_findings, print_results, report_of
 
 if TYPE_CHECKING:
-    from abaton.controller import Event, State
+    from abaton.controller import ControllerState, Event
     from abaton.store import RunRow, Store
 
-_STAGES = ("read", "eligible", "consented", "kept", "rows")
+_STAGES = ("read", "eligible", "consented", "retained", "rows")
 
 
 def run(
-    study: Path = typer.Argument(..., metavar="STUDY", help="The study document.", show_default=False),
-    more: list[Path] = typer.Argument(None, metavar="[SITE]...", help="Further sites, after --sites."),
+    study: Path = typer.Argument(..., metavar="STUDY", help="Study document", show_default=False),
+    more: list[Path] = typer.Argument(None, metavar="[SITE]...", help="Further sites, after --sites"),
     *,
     sites: list[Path] = typer.Option(
-        ..., "--sites", metavar="SITE...", help="The sites' documents.", show_default=False
+        ..., "--sites", metavar="SITE...", help="Configurations of the sites", show_default=False
     ),
     engine: str = typer.Option(
         "virtual",
-        help="virtual (a simulated clock), local (processes here), ray (tasks on a Ray cluster) or flower "
-        "(a network on this machine).",
+        help="Engine: virtual (simulated time), local (processes), ray (tasks on a Ray cluster) or flower (a network "
+        "on this machine)",
     ),
     address: str = AddressOption,
-    seed: int = typer.Option(1990, min=0, help="Decides every random number."),
+    seed: int = typer.Option(1990, min=0, help="Seed of all random numbers"),
     baselines: bool = typer.Option(
         False,
         "--baselines",
-        help="Also train each site alone, and all data pooled: for the lab, where rows may be brought together.",
+        help="Also train local-only models and a model on pooled rows; only where rows may be pooled",
     ),
     store: Path | None = StoreOption,
     json: bool = JsonOption,
 ) -> None:
     """Run a study at its sites: consent, de-identification, features, training, evaluation.
 
-    A site that cannot take part is named with the reason, and the others go on. With fewer than two sites nothing is
-    trained (exit code 3). The run is kept: see 'abaton report'.
+    Sites that cannot take part are excluded with the reason. Exit code 3: fewer than two sites remain.
 
     abaton run study.toml --sites north/site.toml south/site.toml --engine virtual
     """
-    from abaton.federation import StudyOptions, engine_of, run_study
+    from abaton.cli.progress_view import show_progress
+    from abaton.federation import resolve_engine
     from abaton.study import load_study
+    from abaton.study_run import StudyOptions, run_study
 
-    document, chosen = load_study(study, load=True), engine_of(engine, address)
+    document, engine_factory = load_study(study, load=True), resolve_engine(engine, address)
     rounds = document.learning.rounds if document.learning else None
-    with opened_store(store, make=True) as opened, stoppable(opened, store), watching(rounds) as view:
+    with opened_store(store, create=True) as opened, stoppable(opened, store), show_progress(rounds) as view:
         options = StudyOptions(seed, baselines=baselines)
-        places = [*sites, *(more or ())]
-        row = run_study(document, places, opened, options, engine=chosen, watch=view.hear, step=view.step).row
-        data = _told(opened, row)
+        site_files = [*sites, *(more or ())]
+        row = run_study(
+            document,
+            site_files,
+            opened,
+            options,
+            engine=engine_factory,
+            watch=view.on_event,
+            on_progress=view.on_step,
+        ).row
+        data = _run_data(opened, row)
     if json:
         emit(data)
         return
-    _print(data, store)
-    note(f"make its report: {again(f'abaton report {row.run} -o report.html', store)}")
+    _print_run(data, store)
+    note(f"to write the report: {command_with_store(f'abaton report {row.run} -o report.html', store)}")
 
 
 def report(
     run: str = RunArgument,
     *,
-    out: Path | None = typer.Option(None, "--out", "-o", help="Write one HTML page here."),
+    out: Path | None = typer.Option(None, "--out", "-o", help="Write the report as HTML to this file"),
     store: Path | None = StoreOption,
     json: bool = JsonOption,
 ) -> None:
-    """Make the report of a run: what was found, what each site gains, who took part, how good, how private, how.
+    """Write the report of a run: findings, local benefit, attrition, evaluation, privacy, training.
 
-    The page opens anywhere, without a network. --json prints everything that is on it.
+    The page opens without a network. --json prints its content.
     """
     from abaton.errors import SettingsError
 
     if out is None and not json:
-        raise SettingsError("there is nothing to make", where="report", remedy="give -o FILE.html, or --json")
+        raise SettingsError(
+            "--out and --json are both missing", where="report", remedy="add -o FILE.html or --json"
+        )
     with opened_store(store) as opened:
-        made = told_of(opened, opened.run(run))
+        report_data = report_of(opened, opened.run(run))
     if out is not None:
-        from abaton.report import page_of
+        from abaton.report import render_report
 
-        save(out, page_of(made))
-        note(f"written: {out}")
+        save(out, render_report(report_data))
+        note(f"wrote {out}")
     if json:
-        emit(made)
+        emit(report_data)
 
 
 def demo(
     *,
-    seed: int = typer.Option(1990, min=0, help="Decides every random number: the same seed, the same bits."),
-    quick: bool = typer.Option(False, "--quick", help="Fewer people: some seconds less."),
-    out: Path = typer.Option(Path("abaton-demo.html"), "--out", "-o", help="Where the report is written."),
+    seed: int = typer.Option(
+        1990, min=0, help="Seed of all random numbers; the same seed gives the same model"
+    ),
+    small: bool = typer.Option(False, "--small", help="Use fewer subjects; faster by some seconds"),
+    out: Path = typer.Option(Path("abaton-demo.html"), "--out", "-o", help="Write the report to this file"),
     store: Path | None = StoreOption,
     json: bool = JsonOption,
 ) -> None:
-    """Run a whole study: four invented hospitals, from FHIR records and consents to a community model.
+    """Run a complete study at four synthetic hospitals, from FHIR records and consents to a community model.
 
-    Some people refuse, some consents have run out, and somebody withdraws in the middle. The hospitals train
-    asynchronously, weighted by validation, and send compressed updates. First comes what each hospital gains: its own
-    model and the community model on its own people. The report is one HTML page.
+    Some subjects refuse, some consents have expired, and one subject withdraws during the run. The hospitals train
+    asynchronously with validation weighting and send compressed updates. The first table compares each hospital's
+    local-only model with the community model on its test subjects. The report is one HTML page.
     """
-    with opened_store(store, make=True) as opened, stoppable(opened, store):
-        from abaton.federation import StudyOptions, run_study
-        from abaton.lab.demo import NOW, demonstration
-        from abaton.report import page_of
+    with opened_store(store, create=True) as opened, stoppable(opened, store):
+        from abaton.cli.progress_view import show_progress
+        from abaton.lab.demo import NOW, make_demo
+        from abaton.report import render_report
+        from abaton.study_run import StudyOptions, run_study
 
-        note("inventing four hospitals")
-        made = demonstration(opened.folder / "demo", seed, 0.4 if quick else 1.0)
-        options = StudyOptions(seed, made.profiles, baselines=True)
-        rounds = made.study.learning.rounds if made.study.learning else None
-        with watching(rounds) as view:
+        note("generating four synthetic hospitals")
+        demo_study = make_demo(opened.folder / "demo", seed, 0.4 if small else 1.0)
+        options = StudyOptions(seed, demo_study.profiles, baselines=True)
+        rounds = demo_study.study.learning.rounds if demo_study.study.learning else None
+        with show_progress(rounds) as view:
 
-            def both(state: State, event: Event) -> None:
-                made.watch(state, event)
-                view.hear(state, event)
+            def notify(state: ControllerState, event: Event) -> None:
+                demo_study.watch(state, event)
+                view.on_event(state, event)
 
-            row = run_study(made.study, made.sites, opened, options, watch=both, step=view.step, now=NOW).row
-        data = _told(opened, row)
-        data["withdrawal"] = {"at": made.left and made.left[1], "rounds": made.rounds_of_who_left(row.run)}
-        save(out, page_of(told_of(opened, row)))
+            row = run_study(
+                demo_study.study,
+                demo_study.sites,
+                opened,
+                options,
+                watch=notify,
+                on_progress=view.on_step,
+                now=NOW,
+            ).row
+        data = _run_data(opened, row)
+        data["withdrawal"] = {
+            "at": demo_study.withdrawn and demo_study.withdrawn[1],
+            "rounds": demo_study.rounds_of_withdrawn_subject(row.run),
+        }
+        save(out, render_report(report_of(opened, row)))
     if json:
         emit(data)
         return
-    _print(data, store)
-    if made.left is not None:
+    _print_run(data, store)
+    if demo_study.withdrawn is not None:
         used = ", ".join(map(str, data["withdrawal"]["rounds"]))
-        note(f"somebody at athens withdrew after {made.left[1]:.1f} s: rounds {used} used them, none since")
-    note(f"the report: {out}")
+        note(
+            f"a subject at athens withdrew after {demo_study.withdrawn[1]:.1f} s: used in rounds {used}, excluded since"
+        )
+    note(f"report: {out}")
 
 
-def _told(store: Store, row: RunRow) -> dict[str, Any]:
-    """What is printed of a run."""
+def _run_data(store: Store, row: RunRow) -> dict[str, Any]:
+    """Return the data of a study run that `abaton run` prints."""
     result = row.result or {}
     return {
         **summary(store, row),
         "study": dict(row.recipe["study"]),
-        "sites": {name: dict(told) for name, told in row.recipe["told"].items()},
-        "left_out": dict(row.recipe["left_out"]),
+        "sites": {name: dict(released) for name, released in row.recipe["cohort_reports"].items()},
+        "excluded_sites": dict(row.recipe["excluded_sites"]),
         "anonymity": row.recipe["anonymity"],
         "tables": dict(row.recipe["tables"]),
         "cohorts": dict(row.recipe["cohorts"]),
         "traffic": result.get("traffic"),
-        **found_of(row),
+        **findings_of(row),
     }
 
 
-def _print(data: Mapping[str, Any], store: Path | None) -> None:
-    print_found(data)
+def _print_run(data: Mapping[str, Any], store: Path | None) -> None:
+    print_findings(data)
     cells = []
-    for name, told in data["sites"].items():
-        funnel = {step["stage"]: step["subjects"] for step in told.get("funnel", ())}
-        takes_part = data["left_out"].get(name) or "yes"
-        cells.append([name, *(funnel.get(stage) for stage in _STAGES), takes_part])
+    for name, site in data["sites"].items():
+        attrition = {step["stage"]: step["subjects"] for step in site.get("attrition", ())}
+        participation = data["excluded_sites"].get(name) or "yes"
+        cells.append([name, *(attrition.get(stage) for stage in _STAGES), participation])
     table("sites", ("site", *_STAGES, "takes part"), cells)
-    for name, told in data["sites"].items():
-        for aside in told.get("set_aside", ()):
-            note(f"{name}: set aside: {aside['reason']} ({aside['count']})")
-        for remark in told.get("remarks", ()):
+    for name, site in data["sites"].items():
+        for skipped in site.get("skipped", ()):
+            note(f"{name}: skipped: {skipped['reason']} ({skipped['count']})")
+        for remark in site.get("remarks", ()):
             note(f"{name}: {remark}")
-    print_results(data["lines"])
-    from abaton.report import times_smaller, totals
+    print_results(data["rows"])
+    from abaton.report import compression_ratio, sum_rows
 
-    sent = totals(data["traffic"].values())
-    for what, way in (("updates", "up"), ("models", "down")):
-        smaller = times_smaller(sent, way)
-        note(f"{what}: {sent[f'bytes_{way}']:,} bytes, {smaller:.1f} times smaller than uncompressed")
-    tell_outcome(dict(data), store)
+    traffic = sum_rows(data["traffic"].values())
+    for label, direction in (("updates", "up"), ("models", "down")):
+        ratio = compression_ratio(traffic, direction)
+        note(f"{label}: {traffic[f'bytes_{direction}']:,} bytes, {ratio:.1f} times smaller than uncompressed")
+    print_outcome(dict(data), store)

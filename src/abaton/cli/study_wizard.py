@@ -1,4 +1,4 @@
-"""The questions of ``abaton study new``: a few, with something proposed for each, and codes offered by name."""
+"""Prompts of ``abaton study new``, with a default for each and codes found by name."""
 
 from __future__ import annotations
 
@@ -10,138 +10,152 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from abaton.cli.output import note
-from abaton.errors import SettingsError
 
 if TYPE_CHECKING:
-    from abaton.study.shorthand.codes import Common
-    from abaton.study.template import Answers
+    from abaton.study.shorthand.codes import CommonInput
+    from abaton.study.template import TemplateAnswers
 
-_SHOWN = 8
-_SPAN = re.compile(r"P\d{1,5}[YMWD]")
+_MAX_MATCHES = 8
+_DURATION = re.compile(r"P\d{1,5}[YMWD]")
 
 
-def asked_study() -> Answers:
-    """Ask what a study is about, whom it concerns, what goes in, and what is learned."""
+def prompt_study() -> TemplateAnswers:
+    """Prompt for purpose, eligibility, inputs and outcome of a new study (wizard)."""
     from abaton.study.document import Purpose
-    from abaton.study.template import Answers
+    from abaton.study.template import TemplateAnswers
 
-    usual = Answers()
-    note("A few questions; Enter takes what stands in brackets, Ctrl-C leaves without writing anything.")
-    title = typer.prompt("Title", default=usual.title)
-    purposes = [each.value for each in Purpose]
-    made = replace(
-        usual,
+    defaults = TemplateAnswers()
+    note("Enter accepts the value in brackets; Ctrl-C stops without writing.")
+    title = typer.prompt("Title", default=defaults.title)
+    purposes = [purpose.value for purpose in Purpose]
+    answers = replace(
+        defaults,
         title=title,
-        question=typer.prompt("Question in one sentence", default=usual.question),
-        purpose=_until(
-            "Purpose", usual.purpose, lambda text: text in purposes, f"choose {', '.join(purposes)}"
+        question=typer.prompt("Question in one sentence", default=defaults.question),
+        purpose=_prompt_until(
+            "Purpose", defaults.purpose, lambda text: text in purposes, f"choose {', '.join(purposes)}"
         ),
-        country=_until(
-            "Country (ISO 3166, two letters)", usual.country, _is_country, "two letters, such as IT"
+        country=_prompt_until(
+            "Country (ISO 3166, two letters)", defaults.country, _is_country, "use two letters, such as IT"
         ).upper(),
-        centre=typer.prompt("Research centre", default=usual.centre),
-        email=_until("Its e-mail", usual.email, lambda text: "@" in text, "an address with @"),
+        centre=typer.prompt("Research centre", default=defaults.centre),
+        email=_prompt_until("Its e-mail", defaults.email, lambda text: "@" in text, "use an address with @"),
     )
-    made = replace(made, criteria=_criteria())
-    made = replace(made, inputs=_inputs())
-    name, line = _outcome(made.inputs)
-    within = _until(
-        "Within which time after a first visit or check-up, such as P1Y (empty: at any time)",
+    answers = replace(answers, criteria=_criteria())
+    answers = replace(answers, inputs=_inputs())
+    name, outcome = _outcome(answers.inputs)
+    outcome_window = _prompt_until(
+        "Outcome window after a first visit or check-up, such as P1Y (empty: any time)",
         "",
-        lambda text: not text or _SPAN.fullmatch(text) is not None,
-        "a number and a unit: P1Y, P6M, P30D",
+        lambda text: not text or _DURATION.fullmatch(text) is not None,
+        "use a number and a unit: P1Y, P6M, P30D",
     )
-    if not within:
-        return replace(made, outcome=(name, line))
-    index = _one(
-        "Counted from which visit (such as check-up; empty: the first of any kind)", ("visits",), empty=True
+    if not outcome_window:
+        return replace(answers, outcome=(name, outcome))
+    visit = _prompt_input(
+        "Visit at which the outcome window starts (such as check-up; empty: the first of any type)",
+        ("visits",),
+        may_skip=True,
     )
-    start = {key: value for key, value in index[1].items() if key != "kind"} if index else {"view": "visits"}
-    return replace(made, outcome=(name, {**line, "within": within, "follow_up": "visits"}), index=start)
+    index_date = (
+        {key: value for key, value in visit[1].items() if key != "kind"} if visit else {"view": "visits"}
+    )
+    return replace(
+        answers,
+        outcome=(name, {**outcome, "outcome_window": outcome_window, "follow_up": "visits"}),
+        index_date=index_date,
+    )
 
 
 def _criteria() -> tuple[dict[str, Any], ...]:
-    low = _until(
-        "Youngest age (years)",
+    min_age = _prompt_until(
+        "Minimum age (years)",
         "18",
         lambda text: text.isdigit() and int(text) <= 120,
-        "a whole number up to 120",
+        "use an integer up to 120",
     )
-    found: list[dict[str, Any]] = [{"what": "age", "low": int(low)}]
-    condition = _one("Only people with which condition (empty: all)", ("diagnoses",), empty=True)
-    return (*found, *([{"what": "condition", **condition[1]}] if condition else []))
+    criteria: list[dict[str, Any]] = [{"type": "age", "low": int(min_age)}]
+    condition = _prompt_input(
+        "Condition that patients must have (empty: none)", ("diagnoses",), may_skip=True
+    )
+    return (*criteria, *([{"type": "condition", **condition[1]}] if condition else []))
 
 
 def _inputs() -> dict[str, dict[str, Any]]:
-    from abaton.study.shorthand.codes import common
+    from abaton.study.shorthand.codes import common_inputs
 
-    made: dict[str, dict[str, Any]] = {}
+    inputs: dict[str, dict[str, Any]] = {}
     for name in ("age", "sex"):
         if typer.confirm(f"Is {name} an input?", default=True):
-            made[name] = {}
-    known = ("measurements", "answers", "diagnoses", "medicines", "visits", "procedures")
+            inputs[name] = {}
+    sections = ("measurements", "answers", "diagnoses", "medicines", "visits", "procedures")
     note(
-        f"Further inputs by name, such as systolic, diabetes, smoking ({len(common())} are known), or by code."
+        f"Further inputs by name, such as systolic, diabetes, smoking ({len(common_inputs())} are known), or by code."
     )
-    while found := _one("Input (empty: that is all)", known, empty=bool(made)):
-        made[found[0]] = found[1]
-    return made
+    while selected := _prompt_input("Input (empty: no more inputs)", sections, may_skip=bool(inputs)):
+        inputs[selected[0]] = selected[1]
+    return inputs
 
 
 def _outcome(inputs: Any) -> tuple[str, dict[str, Any]]:
     while True:
-        found = _one(
-            "What is learned (such as heart failure)", ("diagnoses", "procedures", "visits"), empty=False
+        selected = _prompt_input(
+            "Outcome (such as heart failure)", ("diagnoses", "procedures", "visits"), may_skip=False
         )
-        assert found is not None
-        if found[0] not in inputs:
-            return found[0], {key: value for key, value in found[1].items() if key != "kind"}
-        note(f"'{found[0]}' is an input already; choose something else")
+        assert selected is not None
+        if selected[0] not in inputs:
+            return selected[0], {key: value for key, value in selected[1].items() if key != "kind"}
+        note(f"'{selected[0]}' is already an input; choose another outcome")
 
 
-def _one(question: str, sections: tuple[str, ...], *, empty: bool) -> tuple[str, dict[str, Any]] | None:
-    """Something of the list of common codes, or a code that is typed; nothing where nothing may be said."""
-    from abaton.study.shorthand.codes import found_by, typed_code
+def _prompt_input(
+    question: str, sections: tuple[str, ...], *, may_skip: bool
+) -> tuple[str, dict[str, Any]] | None:
+    """Prompt in the study wizard for a common input or a code; `None` for an empty answer if allowed."""
+    from abaton.study.shorthand.codes import find_common_inputs, parse_typed_code
 
     while True:
-        words = typer.prompt(question, default="", show_default=False).strip()
-        if not words:
-            if empty:
+        text = typer.prompt(question, default="", show_default=False).strip()
+        if not text:
+            if may_skip:
                 return None
-            note("something has to be chosen")
+            note("an answer is required")
             continue
-        if (line := typed_code(words)) is not None:
-            name = _until("Its name", "input_1", _is_name, "letters, digits and _")
-            return name, line
-        found = found_by(words, sections)[:_SHOWN]
-        chosen = _chosen(found)
-        if chosen is not None:
-            return chosen.name, dict(chosen.line)
-        if not found:
-            note("nothing in the list is called so; try another word, or give a code: loinc 8480-6 mm[Hg]")
+        if (code := parse_typed_code(text)) is not None:
+            name = _prompt_until("Name of the input", "input_1", _is_name, "use letters, digits and _")
+            return name, code
+        matches = find_common_inputs(text, sections)[:_MAX_MATCHES]
+        selected = _select_match(matches)
+        if selected is not None:
+            return selected.name, dict(selected.shorthand)
+        if not matches:
+            note("no match; try another name, or enter a code: loinc 8480-6 mm[Hg]")
 
 
-def _chosen(found: list[Common]) -> Common | None:
-    if len(found) == 1:
-        note(f"  {found[0].label}: {found[0].codes}")
-        return found[0] if typer.confirm("This one?", default=True) else None
-    for number, each in enumerate(found, 1):
-        note(f"  {number}  {each.label}: {each.codes}")
-    if not found:
+def _select_match(matches: list[CommonInput]) -> CommonInput | None:
+    if len(matches) == 1:
+        note(f"  {matches[0].label}: {matches[0].codes}")
+        return matches[0] if typer.confirm("Use this one?", default=True) else None
+    for number, match in enumerate(matches, 1):
+        note(f"  {number}  {match.label}: {match.codes}")
+    if not matches:
         return None
-    text = _until(
-        "Which (0: none)", "1", lambda t: t.isdigit() and int(t) <= len(found), f"a number up to {len(found)}"
+    text = _prompt_until(
+        "Which (0: none)",
+        "1",
+        lambda t: t.isdigit() and int(t) <= len(matches),
+        f"use a number up to {len(matches)}",
     )
-    return found[int(text) - 1] if int(text) else None
+    return matches[int(text) - 1] if int(text) else None
 
 
-def _until(question: str, usual: str, holds: Callable[[str], bool], remedy: str) -> str:
-    """Ask until the answer can be used."""
+def _prompt_until(question: str, default: str, is_valid: Callable[[str], bool], remedy: str) -> str:
+    """Prompt in the study wizard until the answer is valid."""
     while True:
-        text: str = typer.prompt(question, default=usual, show_default=bool(usual)).strip()
-        if holds(text):
+        text: str = typer.prompt(question, default=default, show_default=bool(default)).strip()
+        if is_valid(text):
             return text
-        note(f"that cannot be used: {remedy}")
+        note(f"invalid answer: {remedy}")
 
 
 def _is_name(text: str) -> bool:
@@ -152,14 +166,3 @@ def _is_country(text: str) -> bool:
     from abaton.fhir.terminology import is_known
 
     return is_known("urn:iso:std:iso:3166", text.upper())
-
-
-def example(name: str) -> Answers:
-    """The answers of an example by its name."""
-    from abaton.study.template import Answers
-
-    if name != "example":
-        raise SettingsError(
-            f"there is no '{name}' to begin from", where="--from", remedy="write --from example"
-        )
-    return Answers()

@@ -1,4 +1,4 @@
-"""``abaton vault``: re-identify one person with two signatures, and change the controller's keys."""
+"""``abaton vault``: re-identification with two signatures, and key rotation."""
 
 from __future__ import annotations
 
@@ -11,72 +11,80 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from abaton.cli.key_access import (
+    DATABASE,
+    JSON,
+    KEYS,
+    PASSPHRASE_ENV,
+    PASSPHRASE_FILE,
+    database,
+    open_key_set,
+)
 from abaton.cli.output import emit, note
-from abaton.cli.key_access import DATABASE, JSON, KEYS, PASSPHRASE_ENV, PASSPHRASE_FILE, database, ring
 from abaton.errors import SettingsError
 
 if TYPE_CHECKING:
-    from abaton.governance import PublicRing, Vault
+    from abaton.governance import PublicKeySet, Vault
 
 app = typer.Typer(
-    help="Re-identify one person with two signatures; change the controller's keys.", no_args_is_help=True
+    help="Re-identify a subject with two signatures; rotate the data controller's key.", no_args_is_help=True
 )
 
-_OUT = typer.Option(..., "--out", "-o", help="The signed file to write.", show_default=False)
-_VAULT = typer.Option(..., "--vault", help="The vault's rows: a file or a URL.", show_default=False)
+_OUT = typer.Option(..., "--out", "-o", help="Write the signed statement to this file", show_default=False)
+_VAULT = typer.Option(..., "--vault", help="Rows of the vault: a file or a URL", show_default=False)
 _ROW_KEYS = typer.Option(
-    ..., "--vault-keys", help="The vault's row keys: a file or a URL.", show_default=False
+    ..., "--vault-keys", help="Row keys of the vault: a file or a URL", show_default=False
 )
 
 
 @app.command()
 def request(
-    study: str = typer.Argument(..., help="The study's identifier."),
-    pseudonym: str = typer.Argument(..., help="The one pseudonym in question."),
+    study: str = typer.Argument(..., help="Id of the study"),
+    pseudonym: str = typer.Argument(..., help="Pseudonym of the subject"),
     *,
-    purpose: str = typer.Option(..., "--purpose", help="incidental-finding, safety, subject-request, …"),
-    ticket: str = typer.Option(..., "--ticket", help="The number under which it was asked for."),
-    days: int = typer.Option(1, "--days", min=0, help="How long the request holds, up to 7."),
+    purpose: str = typer.Option(
+        ..., "--purpose", help="Purpose: incidental-finding, safety, subject-request, …"
+    ),
+    ticket: str = typer.Option(..., "--ticket", help="Number of the ticket"),
+    days: int = typer.Option(1, "--days", min=0, help="Days until the request expires, up to 7"),
     keys: Path = KEYS,
     out: Path = _OUT,
     passphrase_file: Path | None = PASSPHRASE_FILE,
     passphrase_env: str | None = PASSPHRASE_ENV,
 ) -> None:
-    """The data controller asks who is behind one pseudonym; a second person must approve it."""
-    from abaton.governance import VaultPurpose, Wish
-    from abaton.governance import request as ask
+    """Sign a request to re-identify one pseudonym as the data controller; an approver must sign, too."""
+    from abaton.governance.reidentification import ReidentificationRequest, VaultPurpose
+    from abaton.governance.reidentification import request as sign_request
 
     if purpose not in set(VaultPurpose):
-        raise SettingsError(
-            f"there is no purpose '{purpose}'", remedy=f"choose one of {', '.join(VaultPurpose)}"
-        )
-    wish = Wish(study, pseudonym, VaultPurpose(purpose), ticket)
-    signer = ring(keys, passphrase_file, passphrase_env).signing
-    _write(out, ask(signer, wish, datetime.now(UTC), timedelta(days=days)))
+        raise SettingsError(f"unknown purpose '{purpose}'", remedy=f"use {', '.join(VaultPurpose)}")
+    reidentification_request = ReidentificationRequest(study, pseudonym, VaultPurpose(purpose), ticket)
+    signer = open_key_set(keys, passphrase_file, passphrase_env).signing_key
+    _write(out, sign_request(signer, reidentification_request, datetime.now(UTC), timedelta(days=days)))
 
 
 @app.command()
 def approve(
-    asked: Path = typer.Argument(..., metavar="REQUEST", help="The signed request."),
+    request_file: Path = typer.Argument(..., metavar="REQUEST", help="Signed request"),
     *,
     keys: Path = KEYS,
     out: Path = _OUT,
     passphrase_file: Path | None = PASSPHRASE_FILE,
     passphrase_env: str | None = PASSPHRASE_ENV,
 ) -> None:
-    """A second person approves exactly this request; what it asks for is shown first."""
-    from abaton.governance import approve as sign
+    """Sign an approval of a request after printing it."""
+    from abaton.governance.reidentification import approve as sign
 
-    wanted = _read(asked)
-    note(jsons.dumps(wanted.get("body"), indent=2))
-    signer = ring(keys, passphrase_file, passphrase_env).signing
-    _write(out, sign(signer, wanted, datetime.now(UTC)))
+    signed_request = _read(request_file)
+    note(jsons.dumps(signed_request.get("body"), indent=2))
+    signer = open_key_set(keys, passphrase_file, passphrase_env).signing_key
+    _write(out, sign(signer, signed_request, datetime.now(UTC)))
 
 
 @app.command()
 def reidentify(
-    asked: Path = typer.Argument(..., metavar="REQUEST", help="The signed request."),
-    approved: Path = typer.Argument(..., metavar="APPROVAL", help="The signed approval."),
+    request_file: Path = typer.Argument(..., metavar="REQUEST", help="Signed request"),
+    approval_file: Path = typer.Argument(..., metavar="APPROVAL", help="Signed approval"),
     *,
     keys: Path = KEYS,
     vault: str = _VAULT,
@@ -86,18 +94,20 @@ def reidentify(
     passphrase_env: str | None = PASSPHRASE_ENV,
     json: bool = JSON,
 ) -> None:
-    """Print who is behind one pseudonym; it is in the audit chain before it is printed.
+    """Print the identity of one pseudonym after recording it in the audit log.
 
-    Exit code 3: refused (not approved, expired, answered before, or the person has withdrawn).
+    Exit code 3: refused (not approved, expired, already answered, or the subject has withdrawn).
     """
-    from abaton.governance import Audit, Senders
-    from abaton.governance import reidentify as answer
+    from abaton.governance import AuditLog, SenderRegistry
+    from abaton.governance.reidentification import reidentify as answer_request
 
-    opener = ring(keys, passphrase_file, passphrase_env)
+    opener = open_key_set(keys, passphrase_file, passphrase_env)
     with database(url) as opened, _vault(vault, vault_keys, opener.public) as table:
-        given = (_read(asked), _read(approved))
-        who = answer(table, Audit(opened), Senders(opened), opener, *given, datetime.now(UTC))
-    emit({"identity": who}) if json else typer.echo(who)
+        statements = (_read(request_file), _read(approval_file))
+        identity = answer_request(
+            table, AuditLog(opened), SenderRegistry(opened), opener, *statements, datetime.now(UTC)
+        )
+    emit({"identity": identity}) if json else typer.echo(identity)
 
 
 @app.command()
@@ -111,26 +121,26 @@ def rotate(
     passphrase_env: str | None = PASSPHRASE_ENV,
     json: bool = JSON,
 ) -> None:
-    """After 'abaton keys rotate': seal every row key to the controller's newest key; it can be repeated."""
-    from abaton.governance import Audit, Entry
+    """Re-encrypt all row keys for the data controller's latest key, after 'abaton keys rotate'."""
+    from abaton.governance import AuditEntry, AuditLog
 
-    opener = ring(keys, passphrase_file, passphrase_env)
+    opener = open_key_set(keys, passphrase_file, passphrase_env)
     with database(url) as opened, _vault(vault, vault_keys, opener.public) as table:
         count = table.rewrap(opener)
-        entry = Entry("vault-rewrapped", actor=opener.signing.id, detail={"rows": count})
-        Audit(opened).append(entry, datetime.now(UTC))
+        entry = AuditEntry("vault-rewrapped", actor=opener.signing_key.id, detail={"rows": count})
+        AuditLog(opened).append(entry, datetime.now(UTC))
     emit({"rows": count}) if json else note(
-        f"{count:,} row keys are sealed to {opener.public.sealing.id} now"
+        f"{count:,} row keys re-encrypted for {opener.public.sealing_key.id}"
     )
 
 
 @contextmanager
-def _vault(url: str, keys_url: str, controller: PublicRing) -> Iterator[Vault]:
+def _vault(url: str, keys_url: str, data_controller: PublicKeySet) -> Iterator[Vault]:
     import secrets
 
     from abaton.governance import Vault
 
-    opened = Vault(url, keys_url, controller.sealing, secrets.token_bytes)
+    opened = Vault(url, keys_url, data_controller.sealing_key, secrets.token_bytes)
     try:
         yield opened
     finally:
@@ -139,25 +149,25 @@ def _vault(url: str, keys_url: str, controller: PublicRing) -> Iterator[Vault]:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        found = jsons.loads(path.read_bytes())
+        statement = jsons.loads(path.read_bytes())
     except (OSError, ValueError):
         raise SettingsError(
             "the signed file cannot be read", where=str(path), remedy="check the path"
         ) from None
-    if not isinstance(found, dict):
-        raise SettingsError("this is not a signed statement", where=str(path), remedy="check the path")
-    return found
+    if not isinstance(statement, dict):
+        raise SettingsError("the file is not a signed statement", where=str(path), remedy="check the path")
+    return statement
 
 
 def _write(path: Path, statement: dict[str, Any]) -> None:
-    from abaton.atomic_files import replacing
+    from abaton.atomic_files import atomic_write
 
     try:
-        with replacing(path) as begun:
-            begun.write_text((jsons.dumps(statement, indent=2) + "\n"), "utf-8")
+        with atomic_write(path) as temporary_path:
+            temporary_path.write_text((jsons.dumps(statement, indent=2) + "\n"), "utf-8")
     except OSError as error:
         raise SettingsError(
             "the signed file was not written",
             where=str(path),
-            remedy=error.strerror or "choose another place",
+            remedy=error.strerror or "choose another path",
         ) from None

@@ -1,16 +1,16 @@
-"""Updates to bytes and back: small, honest, safe to decode."""
+"""Update codecs: updates as payloads and back."""
 
-from abaton.codecs.base import Accumulator, Codec, Key, KeyPurpose
-from abaton.codecs.downlink import Difference, Downlink, downlink_of, follow, lacking
+from abaton.codecs.base import Accumulator, Codec, CodecKey, KeyPurpose
+from abaton.codecs.downlink import Downlink, ModelDelta, apply_deltas, make_downlink, missing_deltas
 from abaton.codecs.ecdq import Ecdq
 from abaton.codecs.eden import Drive, Eden
-from abaton.codecs.float_formats import Fp16, Raw
+from abaton.codecs.float_formats import Fp16, RawCodec
 from abaton.codecs.hadamard import Hadamard
 from abaton.codecs.kashin import Kashin
-from abaton.codecs.pipeline import Memory, Pipeline, Step, chain
+from abaton.codecs.pipeline import CodecPipeline, Transform, TransformState, build_pipeline
 from abaton.codecs.qsgd import Qsgd
 from abaton.codecs.quicfl import QuicFL
-from abaton.codecs.registry import parse
+from abaton.codecs.registry import parse_codec
 from abaton.codecs.sstc import Sstc
 from abaton.codecs.stc import Stc
 from abaton.codecs.transforms import Clip, ErrorFeedback, GaussianNoise, with_error_feedback
@@ -19,7 +19,8 @@ __all__ = [
     "Accumulator",
     "Clip",
     "Codec",
-    "Difference",
+    "CodecKey",
+    "CodecPipeline",
     "Downlink",
     "Drive",
     "Ecdq",
@@ -29,20 +30,19 @@ __all__ = [
     "GaussianNoise",
     "Hadamard",
     "Kashin",
-    "Key",
     "KeyPurpose",
-    "Memory",
-    "Pipeline",
+    "ModelDelta",
     "Qsgd",
     "QuicFL",
-    "Raw",
+    "RawCodec",
     "Sstc",
     "Stc",
-    "Step",
-    "chain",
-    "downlink_of",
-    "follow",
-    "lacking",
-    "parse",
+    "Transform",
+    "TransformState",
+    "apply_deltas",
+    "build_pipeline",
+    "make_downlink",
+    "missing_deltas",
+    "parse_codec",
     "with_error_feedback",
 ]

@@ -1,4 +1,4 @@
-"""Which codec is smallest for a model, by the SSTC paper's formulas and by payloads that are really written."""
+"""Codec recommendation for a model, by the formulas of the SSTC paper and by measured payload sizes."""
 
 from __future__ import annotations
 
@@ -8,173 +8,184 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from abaton.codecs.base import Key
-from abaton.codecs.registry import parse
-from abaton.codecs.sparse_codec import split
-from abaton.codecs.sstc import pools_of
+from abaton.codecs.base import CodecKey
+from abaton.codecs.registry import parse_codec
+from abaton.codecs.sparse_codec import split_layout
+from abaton.codecs.sstc import kernel_pools
 from abaton.codecs.stc import CODINGS, Stc
 from abaton.errors import SettingsError
 
 if TYPE_CHECKING:
-    from abaton.codecs.sstc import Pool
+    from abaton.codecs.sstc import KernelPool
     from abaton.layout import Layout, Vector
 
-KERNELS = (0.05, 0.125, 0.25, 0.4)
+KERNEL_FRACTIONS = (0.05, 0.125, 0.25, 0.4)
 SPARSITIES = (0.001, 0.003, 0.01, 0.03, 0.1)
-_KEY = Key(b"adviser", "adviser", b"adviser")
+_KEY = CodecKey(b"adviser", "adviser", b"adviser")  # frozen: part of the bytes
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
-    """What one codec makes of one update."""
+class CodecMeasurement:
+    """Payload size and error of one codec on one update."""
 
-    line: str
+    spec: str
     bytes: int
-    ratio: float
+    compression_ratio: float
     error: float  # |update - decoded|^2 / |update|^2
-    unbiased: bool
+    is_unbiased: bool
 
 
 @dataclass(frozen=True, slots=True)
 class BreakEven:
-    """Up to which share of kernels SSTC's own encoding is smaller than STC's, for kernels of one size.
+    """Largest number of kernels for which SSTC's encoding is smaller than STC's, for kernels of one size.
 
     Eq. 2 of the paper: k < p · b_p / (2 K K + b_k), with p entries of STC in the convolutions, b_p bits
-    for an index of theirs, b_k bits for the number of a kernel.
+    per index, b_k bits per kernel id.
     """
 
-    kernel: int  # K K
-    kernels: int
+    kernel_size: int  # K K
+    kernel_count: int
     entries: int
     index_bits: int
     kernel_bits: int
-    most: float
+    max_kernels: float
 
     @property
-    def share(self) -> float:
-        """The break-even as a share of all kernels."""
-        return self.most / self.kernels
+    def kernel_fraction(self) -> float:
+        """Break-even of SSTC and STC, as a fraction of all kernels."""
+        return self.max_kernels / self.kernel_count
 
-    def gain(self, chosen: int) -> float:
-        """Eq. 1: how many times smaller SSTC's indices are than STC's when so many kernels are chosen."""
-        return self.index_bits * self.entries / (chosen * (self.kernel_bits + 2 * self.kernel))
+    def gain(self, selected: int) -> float:
+        """Return the factor of Eq. 1 by which SSTC's indices are smaller than STC's with ``selected`` kernels."""
+        return self.index_bits * self.entries / (selected * (self.kernel_bits + 2 * self.kernel_size))
 
 
 @dataclass(frozen=True, slots=True)
-class Advice:
-    """The whole answer."""
+class CodecAdvice:
+    """Measurements and recommended codecs."""
 
-    measured: tuple[Measured, ...]  # the smallest first
+    measurements: tuple[CodecMeasurement, ...]  # the smallest first
     break_even: tuple[BreakEven, ...]
     smallest: str
     smallest_unbiased: str
-    from_update: bool
+    is_from_update: bool
 
 
-def advise(layout: Layout, update: Vector | None = None, *, sparsity: float = 0.01) -> Advice:
-    """Measure every candidate on an update; without one, on random numbers, which no context can predict.
+def recommend_codec(layout: Layout, update: Vector | None = None, *, sparsity: float = 0.01) -> CodecAdvice:
+    """Measure every candidate codec on an update, or on random values, which a context coder cannot predict.
 
-    >>> from abaton.kernels import Layout, Role, Tensor
-    >>> cnn = Layout([Tensor("conv", (64, 32, 5, 5), Role.CONV)])
-    >>> advice = advise(cnn)
-    >>> advice.break_even[0].kernel_bits, round(advice.break_even[0].share, 3)
+    >>> from abaton.layout import Layout, Tensor, TensorRole
+    >>> cnn = Layout([Tensor("conv", (64, 32, 5, 5), TensorRole.CONV)])
+    >>> advice = recommend_codec(cnn)
+    >>> advice.break_even[0].kernel_bits, round(advice.break_even[0].kernel_fraction, 3)
     (12, 0.065)
     """
     if not layout.size:
-        raise SettingsError("the model has no numbers", remedy="choose a model with weights")
-    given = update is not None
-    update = unpredictable(layout) if update is None else update
-    measured = sorted((measure(line, layout, update) for line in candidates(layout, sparsity)), key=_size)
-    unbiased = next(m for m in measured if m.unbiased)
-    return Advice(
-        tuple(measured),
+        raise SettingsError("the model has no parameters", remedy="choose a model with parameters")
+    is_from_update = update is not None
+    update = random_update(layout) if update is None else update
+    measurements = sorted(
+        (measure_codec(spec, layout, update) for spec in candidate_specs(layout, sparsity)), key=_size
+    )
+    unbiased = next(measurement for measurement in measurements if measurement.is_unbiased)
+    return CodecAdvice(
+        tuple(measurements),
         tuple(break_even(layout, update, sparsity)),
-        measured[0].line,
-        unbiased.line,
-        given,
+        measurements[0].spec,
+        unbiased.spec,
+        is_from_update,
     )
 
 
-def unpredictable(layout: Layout) -> Vector:
-    """Random numbers in place of an update: the worst case for a coder that predicts."""
+def random_update(layout: Layout) -> Vector:
+    """Return random values for a codec recommendation without an update: a context coder's worst case."""
     return np.random.default_rng(0).standard_normal(layout.size).astype(np.float32)
 
 
-def candidates(layout: Layout, sparsity: float) -> Sequence[str]:
-    """The codec lines worth trying for a layout."""
-    lines = ["raw", "fp16"]
-    if split(layout).weights:
-        lines += [f"stc(sparsity={sparsity}, coding={coding})" for coding in ("golomb", "context")]
-    if pools_of(layout)[0]:
-        lines += [
-            f"sstc(sparsity={sparsity}, kernels={share}, coding={coding})"
-            for share in KERNELS
+def candidate_specs(layout: Layout, sparsity: float) -> Sequence[str]:
+    """Return the codec specs that the advisor measures for a layout."""
+    specs = ["raw", "fp16"]
+    if split_layout(layout).weights:
+        specs += [f"stc(sparsity={sparsity}, coding={coding})" for coding in ("golomb", "context")]
+    if kernel_pools(layout)[0]:
+        specs += [
+            f"sstc(sparsity={sparsity}, kernels={fraction}, coding={coding})"
+            for fraction in KERNEL_FRACTIONS
             for coding in ("fixed", "trit", "context")
         ]
-    return [*lines, *(f"{name}(bits={bits})" for name in ("quicfl", "ecdq") for bits in (1, 2, 4))]
+    return [*specs, *(f"{name}(bits={bits})" for name in ("quicfl", "ecdq") for bits in (1, 2, 4))]
 
 
-def measure(line: str, layout: Layout, update: Vector) -> Measured:
-    """Write one payload, read it back, and compare."""
-    pipeline = parse(line)
-    payload, _ = pipeline.encode(update, layout, _KEY, pipeline.start(layout))
-    lost = update.astype(np.float64) - pipeline.decode(payload, layout, _KEY)
-    power = float(np.dot(update.astype(np.float64), update)) or 1.0
-    error = float(np.dot(lost, lost)) / power
-    return Measured(pipeline.spec, len(payload), 4 * layout.size / len(payload), error, pipeline.unbiased)
+def measure_codec(spec: str, layout: Layout, update: Vector) -> CodecMeasurement:
+    """Return size and error of one candidate codec, by encoding and decoding an update."""
+    pipeline = parse_codec(spec)
+    payload, _ = pipeline.encode(update, layout, _KEY, pipeline.initial_state(layout))
+    residual = update.astype(np.float64) - pipeline.decode(payload, layout, _KEY)
+    squared_norm = float(np.dot(update.astype(np.float64), update)) or 1.0
+    error = float(np.dot(residual, residual)) / squared_norm
+    return CodecMeasurement(
+        pipeline.spec, len(payload), 4 * layout.size / len(payload), error, pipeline.is_unbiased
+    )
 
 
-def families(layout: Layout) -> dict[str, Sequence[str]]:
-    """Every codec that fits a layout, each with settings from its smallest payload to its largest."""
-    lines: dict[str, Sequence[str]] = {}
-    if split(layout).weights:
-        lines |= {f"stc, {c}": [f"stc(sparsity={p}, coding={c})" for p in SPARSITIES] for c in CODINGS}
-    if pools_of(layout)[0]:
+def codec_families(layout: Layout) -> dict[str, Sequence[str]]:
+    """Return specs of every codec the advisor compares for a layout, from the smallest payload to the largest."""
+    families: dict[str, Sequence[str]] = {}
+    if split_layout(layout).weights:
+        families |= {
+            f"stc, {coding}": [f"stc(sparsity={sparsity}, coding={coding})" for sparsity in SPARSITIES]
+            for coding in CODINGS
+        }
+    if kernel_pools(layout)[0]:
         sstc = "sstc(sparsity={}, kernels=0.125, coding=context)"
-        lines["sstc, context"] = [sstc.format(p) for p in SPARSITIES]
+        families["sstc, context"] = [sstc.format(sparsity) for sparsity in SPARSITIES]
     for name in ("quicfl", "ecdq", "eden", "hadamard", "kashin", "qsgd"):
-        lines[name] = [f"{name}(bits={bits})" for bits in (1, 2, 3, 4)]
-    return {**lines, "drive": ["drive"], "fp16": ["fp16"]}
+        families[name] = [f"{name}(bits={bits})" for bits in (1, 2, 3, 4)]
+    return {**families, "drive": ["drive"], "fp16": ["fp16"]}
 
 
 def error_by_bits(layout: Layout, update: Vector) -> dict[str, list[tuple[float, float]]]:
-    """For every codec: bits a number as sent, and relative squared error, at several settings."""
-    found = {}
-    for name, lines in families(layout).items():
-        rows = [measure(line, layout, update) for line in lines]
-        found[name] = [(8 * row.bytes / layout.size, row.error) for row in rows]
-    return found
+    """Return for every candidate codec the bits per value and the relative squared error, at several settings."""
+    points = {}
+    for name, specs in codec_families(layout).items():
+        measurements = [measure_codec(spec, layout, update) for spec in specs]
+        points[name] = [
+            (8 * measurement.bytes / layout.size, measurement.error) for measurement in measurements
+        ]
+    return points
 
 
-def ternary(layout: Layout, update: Vector, sparsity: float, kernels: float) -> dict[str, Vector]:
-    """An update, what STC leaves of it, and what SSTC leaves of it."""
-    lines = {
+def ternary_updates(layout: Layout, update: Vector, sparsity: float, kernels: float) -> dict[str, Vector]:
+    """Return an update, and the same update after STC and after SSTC, to compare what each codec keeps."""
+    specs = {
         "update": "raw",
         f"after STC at {100 * sparsity:g} %": f"stc(sparsity={sparsity})",
         f"after SSTC at {100 * sparsity:g} % in {100 * kernels:g} % of the kernels": (
             f"sstc(sparsity={sparsity}, kernels={kernels})"
         ),
     }
-    codecs = {name: parse(line).codec for name, line in lines.items()}
-    return {name: c.decode(c.encode(update, layout, _KEY), layout, _KEY) for name, c in codecs.items()}
+    codecs = {name: parse_codec(spec).codec for name, spec in specs.items()}
+    return {
+        name: codec.decode(codec.encode(update, layout, _KEY), layout, _KEY) for name, codec in codecs.items()
+    }
 
 
 def break_even(layout: Layout, update: Vector, sparsity: float) -> list[BreakEven]:
-    """Eq. 2 for each size of kernel in the model."""
+    """Return the break-even of SSTC against STC (Eq. 2 of the paper) for each kernel size of the model."""
     codec = Stc(sparsity)
-    entries = codec.open(codec.encode(update, layout, _KEY), layout).places
-    found = []
-    for pool in pools_of(layout)[0]:
-        inside = sum(int(((entries >= a) & (entries < b)).sum()) for a, b in pool.where)
+    entries = codec.open_payload(codec.encode(update, layout, _KEY), layout).indices
+    rows = []
+    for pool in kernel_pools(layout)[0]:
+        pool_entries = sum(int(((entries >= a) & (entries < b)).sum()) for a, b in pool.segments)
         weights = pool.count * pool.size
-        most = inside * weights.bit_length() / (2 * pool.size + pool.width)
-        found.append(_row(pool, inside, weights, most))
-    return found
+        max_kernels = pool_entries * weights.bit_length() / (2 * pool.size + pool.width)
+        rows.append(_row(pool, pool_entries, weights, max_kernels))
+    return rows
 
 
-def _row(pool: Pool, entries: int, weights: int, most: float) -> BreakEven:
-    return BreakEven(pool.size, pool.count, entries, weights.bit_length(), pool.width, most)
+def _row(pool: KernelPool, entries: int, weights: int, max_kernels: float) -> BreakEven:
+    return BreakEven(pool.size, pool.count, entries, weights.bit_length(), pool.width, max_kernels)
 
 
-def _size(measured: Measured) -> int:
-    return measured.bytes
+def _size(measurement: CodecMeasurement) -> int:
+    return measurement.bytes

@@ -1,15 +1,11 @@
-"""What every codec is: an update to bytes, bytes to an update, and a sum without decoding each one.
+"""Codec and accumulator interfaces, codec keys, setting checks and the decoded sum.
 
 Invariants:
-(1) ``encode`` never changes its input and refuses what is not finite, with the tensor's name;
-(2) ``decode`` gives the same bits on every machine, and the size of what it makes comes from the
-    server's own layout, never from the payload;
-(3) ``accumulator(...).mean()`` is the weighted mean of what ``decode`` would give;
-(4) randomness comes from the key alone: same update, same key, same bytes.
-
-A codec's settings: how they are checked, and how they are written in one line.
-
-Sums of updates: the running weight, and the plain sum for codecs that must decode each update.
+(1) ``encode`` does not change its input and refuses values that are not finite, with the tensor's name;
+(2) ``decode`` returns the same bits on every machine, and takes the size of its result from the layout
+    of the server, not from the payload;
+(3) ``accumulator(...).mean()`` is the weighted mean of the decoded updates;
+(4) randomness depends on the key only: the same update and key give the same bytes.
 """
 
 from __future__ import annotations
@@ -28,84 +24,86 @@ from abaton.errors import SettingsError
 from abaton.layout import Layout, Vector
 
 
-def line(part: object, name: str) -> str:
-    """The one line that names a codec or step: its name and the settings that are not the default.
+def to_spec(component: object, name: str) -> str:
+    """Return the spec of a codec or transform: its name and the settings that differ from the default.
 
-    >>> from abaton.codecs.float_formats import Raw
-    >>> line(Raw(), "raw")
+    >>> from abaton.codecs.float_formats import RawCodec
+    >>> to_spec(RawCodec(), "raw")
     'raw'
     """
-    assert is_dataclass(part)
-    given = [
-        f"{f.name}={getattr(part, f.name)}"
-        for f in fields(part)
-        if f.default is MISSING or getattr(part, f.name) != f.default
+    assert is_dataclass(component)
+    settings = [
+        f"{f.name}={getattr(component, f.name)}"
+        for f in fields(component)
+        if f.default is MISSING or getattr(component, f.name) != f.default
     ]
-    return f"{name}({', '.join(given)})" if given else name
+    return f"{name}({', '.join(settings)})" if settings else name
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
-    """A codec or step that a study names in one line."""
+class SpecifiedComponent:
+    """Codec or transform with a spec."""
 
     name: ClassVar[str]
 
     @property
     def spec(self) -> str:
-        """The line that names it with its settings."""
-        return line(self, self.name)
+        """Spec of a codec or transform, from its dataclass fields: the name with its settings."""
+        return to_spec(self, self.name)
 
 
-def check_number(name: str, value: float, low: float, high: float, *, above: bool = False) -> None:
-    """Refuse a number outside [low, high], or outside (low, high] where it must be above."""
+def check_number(name: str, value: float, low: float, high: float, *, exclusive: bool = False) -> None:
+    """Raise an error for a codec setting outside [low, high], or outside (low, high] if ``exclusive``."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise SettingsError(f"{name}={value} is not a number", remedy=f"give {name} a finite number")
-    if value > high or value < low or (above and value == low):
-        span = f"above {low:g} and at most {high:g}" if above else f"between {low:g} and {high:g}"
-        raise SettingsError(f"{name}={value} is out of range", remedy=f"choose {name} {span}")
+        raise SettingsError(f"{name}={value} is not a finite number", remedy=f"give {name} a finite number")
+    if value > high or value < low or (exclusive and value == low):
+        allowed = f"above {low:g} and at most {high:g}" if exclusive else f"between {low:g} and {high:g}"
+        raise SettingsError(f"{name}={value} is out of range", remedy=f"choose {name} {allowed}")
 
 
-def check_whole(name: str, value: int, low: int, high: int) -> None:
-    """Refuse what is not a whole number in [low, high]."""
+def check_integer(name: str, value: int, low: int, high: int) -> None:
+    """Raise an error for a codec setting that is not an integer in [low, high]."""
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
         raise SettingsError(
-            f"{name}={value} is not usable", remedy=f"choose a whole number from {low} to {high} for {name}"
+            f"{name}={value} is not an integer from {low} to {high}",
+            remedy=f"choose such an integer for {name}",
         )
 
 
 def check_choice(name: str, value: str, choices: Sequence[str]) -> None:
-    """Refuse a word that is not one of the choices."""
+    """Raise an error for a codec setting that is not one of the choices."""
     if value not in choices:
-        raise SettingsError(f"{name}={value} is not known", remedy=f"choose {name} from {', '.join(choices)}")
+        raise SettingsError(f"{name}={value} is unknown", remedy=f"choose {name} from {', '.join(choices)}")
 
 
 @dataclass(frozen=True, slots=True)
-class Quantiser(Written):
-    """A codec whose first setting is how many bits a number takes, 1 to 4."""
+class Quantiser(SpecifiedComponent):
+    """Codec whose first setting is the bits per value, 1 to 4."""
 
     bits: int
 
     def __post_init__(self) -> None:
-        check_whole("bits", self.bits, 1, 4)
+        check_integer("bits", self.bits, 1, 4)
 
 
 class KeyPurpose(StrEnum):
-    """What a random stream is for; each purpose has a stream of its own."""
+    """Purpose of a random stream; each purpose has its own stream."""
 
+    # frozen: the values are part of the bytes
     ROTATION = "rotation"  # common to all learners of a round, so that the server inverts once
     DITHER = "dither"  # shared by one learner and the server
-    PRIVATE = "private"  # rounding that only the learner needs to know
+    PRIVATE = "private"  # stochastic rounding, known to the learner only
     NOISE = "noise"  # differential privacy: must be unknown to the server
 
 
 @dataclass(frozen=True, slots=True)
-class Key:
-    """Where the random numbers of one learner in one round come from.
+class CodecKey:
+    """Key of the random streams of one learner in one round.
 
-    ``round`` is the round's unpredictable key (16 bytes or more in a real run), sent by the controller;
-    ``secret`` never leaves the site and feeds only the private streams.
+    ``round`` is the round's unpredictable key (16 bytes or more outside simulations), sent by the controller;
+    ``secret`` does not leave the site and is used for the private streams only.
 
-    >>> a, b = Key(b"round one", "north"), Key(b"round one", "south")
+    >>> a, b = CodecKey(b"round one", "north"), CodecKey(b"round one", "south")
     >>> a.derive(KeyPurpose.ROTATION) == b.derive(KeyPurpose.ROTATION)
     True
     >>> a.derive(KeyPurpose.DITHER) == b.derive(KeyPurpose.DITHER)
@@ -119,88 +117,91 @@ class Key:
     def __post_init__(self) -> None:
         if not 1 <= len(self.round) <= 64:
             raise SettingsError(
-                f"the round's key has {len(self.round)} bytes", remedy="use between 1 and 64, best 32"
+                f"the round's key has {len(self.round)} bytes", remedy="use 1 to 64 bytes, preferably 32"
             )
 
     def derive(self, purpose: KeyPurpose) -> int:
-        """A 64-bit seed for one purpose, by keyed BLAKE2b: streams never overlap by accident."""
+        """Return a 64-bit seed of this codec key for one purpose, derived by keyed BLAKE2b."""
         learner = b"" if purpose is KeyPurpose.ROTATION else self.learner.encode()
         secret = self.secret if purpose in (KeyPurpose.PRIVATE, KeyPurpose.NOISE) else b""
-        parts = (purpose.encode(), learner, secret)
-        message = b"".join(len(part).to_bytes(4, "little") + part for part in parts)
+        components = (purpose.encode(), learner, secret)
+        message = b"".join(len(component).to_bytes(4, "little") + component for component in components)
+        # frozen: part of the bytes
         digest = hashlib.blake2b(message, key=self.round, digest_size=8, person=b"abaton-codec-1")
         return int.from_bytes(digest.digest(), "little")
 
 
 class Accumulator(Protocol):
-    """The running weighted sum of one round's updates at the server."""
+    """Running weighted sum of one round's updates at the server."""
 
     def add(self, payload: bytes, weight: float, learner: str) -> None:
-        """Add one learner's payload; a payload that is refused leaves the sum as it was."""
+        """Add one learner's payload (interface of accumulators); a refused payload does not change the sum."""
 
     def merge(self, other: Self) -> None:
-        """Add another accumulator of the same round, as if its payloads had been added here."""
+        """Add another accumulator of the same round (interface), as if its payloads had been added here."""
 
     def mean(self) -> Vector:
-        """The weighted mean of everything added."""
+        """Return the weighted mean of the added updates (interface of accumulators)."""
 
 
-OWN_CODES = range(128, 256)
-"""The codes of codecs that are not Abaton's."""
+USER_CODES = range(128, 256)
+"""Codes reserved for user-defined codecs."""
 
 
 class Codec(Protocol):
-    """A way to write an update as bytes.
+    """Encoder and decoder of updates.
 
-    A codec of your own is a frozen dataclass that inherits from this, has a name and a code from 128 to 255, and says
-    how updates are encoded and decoded. `wire.pack` and `wire.unpack` put what it writes into an envelope with a
-    checksum.
+    A user-defined codec is a frozen dataclass that inherits from this class, has a name and a code from 128 to 255, and
+    implements `encode` and `decode`. `payload_format.pack` and `payload_format.unpack` add and check the header and
+    the checksum.
     """
 
-    name: ClassVar[str]  # as written in a study's codec line
+    name: ClassVar[str]  # as written in a spec
     code: ClassVar[int]  # as written in a payload's header
 
     @property
     def spec(self) -> str:
-        """The one line that names this codec with its settings; parsing it gives an equal codec."""
-        return line(self, self.name)
+        """Spec of any codec with its settings (interface); parsing it returns an equal codec."""
+        return to_spec(self, self.name)
 
     @property
-    def unbiased(self) -> bool:
-        """Whether the mean of many decoded payloads goes to the update itself."""
+    def is_unbiased(self) -> bool:
+        """Whether a codec is unbiased (interface): the expected decoded update equals the update."""
         return False
 
     @abstractmethod
-    def encode(self, update: Vector, layout: Layout, key: Key) -> bytes:
-        """The update as a payload."""
+    def encode(self, update: Vector, layout: Layout, key: CodecKey) -> bytes:
+        """Encode the update as a payload (interface of all codecs)."""
 
     @abstractmethod
-    def decode(self, payload: bytes, layout: Layout, key: Key) -> Vector:
-        """The update a payload stands for; raises PayloadError if it is not a sound payload."""
+    def decode(self, payload: bytes, layout: Layout, key: CodecKey) -> Vector:
+        """Decode a payload (interface of all codecs); raise PayloadError if the payload is invalid."""
 
     def accumulator(self, layout: Layout, round_key: bytes) -> Accumulator:
-        """An empty sum for one round: each update is decoded and added."""
+        """Return an empty sum for one round; this default of the base class decodes each update and adds it."""
         return DecodedSum(self, layout, round_key)
 
 
 def check_weight(weight: float, learner: str) -> float:
-    """The weight itself, if it is one."""
+    """Return the weight of an accumulated update; raise an error if it is negative or not finite."""
     if not math.isfinite(weight) or weight < 0:
         raise SettingsError(
-            f"learner '{learner}' has weight {weight}", remedy="weights are finite and not negative"
+            f"learner '{learner}' has weight {weight}", remedy="use a finite weight that is not negative"
         )
     return float(weight)
 
 
 def check_total(total: float) -> float:
-    """The sum of all weights, if a mean can be taken."""
+    """Return the sum of an accumulator's weights; raise an error if it is not positive."""
     if not total > 0:
-        raise SettingsError("nothing with a weight was added", remedy="add at least one update first")
+        raise SettingsError(
+            "no update with a positive weight was added", remedy="add an update before taking the mean"
+        )
     return total
 
 
 class DecodedSum:
-    """Decodes each update and adds it, in float64 so that many additions do not drift."""
+    """Sum of decoded updates, in float64 so that many additions do not drift."""
 
     def __init__(self, codec: Codec, layout: Layout, round_key: bytes) -> None:
         self.codec, self.layout, self.round_key = codec, layout, round_key
@@ -208,29 +209,30 @@ class DecodedSum:
         self.sum = np.zeros(layout.size, dtype=np.float64)
 
     def add(self, payload: bytes, weight: float, learner: str) -> None:
-        """Add one learner's payload."""
+        """Decode one learner's payload and add it to the sum, as codecs do by default."""
         weight = check_weight(weight, learner)
-        self._include(payload, weight, Key(self.round_key, learner))
+        self._add_decoded(payload, weight, CodecKey(self.round_key, learner))
         self.total += weight
 
     def merge(self, other: Self) -> None:
-        """Add another sum of the same round."""
-        check_same(self, other)
+        """Add another sum of decoded updates of the same round."""
+        check_mergeable(self, other)
         self.sum += other.sum
         self.total += other.total
 
     def mean(self) -> Vector:
-        """The weighted mean of everything added."""
+        """Return the weighted mean of the decoded updates in the default accumulator."""
         return (self.sum / check_total(self.total)).astype(np.float32)
 
-    def _include(self, payload: bytes, weight: float, key: Key) -> None:
+    def _add_decoded(self, payload: bytes, weight: float, key: CodecKey) -> None:
         self.sum += np.multiply(self.codec.decode(payload, self.layout, key), weight, dtype=np.float64)
 
 
-def check_same(one: DecodedSum | object, other: DecodedSum | object) -> None:
-    """Refuse to merge sums of different codecs, layouts or rounds."""
-    for what in ("codec", "layout", "round_key"):
-        if getattr(one, what) != getattr(other, what):
+def check_mergeable(one: DecodedSum | object, other: DecodedSum | object) -> None:
+    """Raise an error for accumulators of different codecs, layouts or rounds."""
+    for attribute in ("codec", "layout", "round_key"):
+        if getattr(one, attribute) != getattr(other, attribute):
             raise SettingsError(
-                f"the two sums have a different {what.replace('_', ' ')}", remedy="merge sums of one round"
+                f"the two sums have a different {attribute.replace('_', ' ')}",
+                remedy="merge sums of the same round only",
             )

@@ -1,13 +1,12 @@
-"""The way down: the community model as compressed differences, one for each version, the same for everybody.
+"""Compressed downlink: the community model as a chain of deltas, one per version, the same for all learners.
 
-As in STC (Sattler et al. 2019), the controller moves the model that everybody holds by what learners will decode, never
-by what it wanted to send, so controller and learners hold the same bits. What a difference leaves out is not lost: the
-next one leads from what everybody holds to the newest mix, whatever the mix is made of. That is error feedback, with
-the residual (mix - model) kept by nobody, since both are known.
+As in STC (Sattler et al. 2019), the controller adds the delta that learners decode to the published model, not the
+exact change, so controller and learners have the same bits. The next delta is computed from the published model to the
+newest aggregate, which is error feedback with the residual (aggregate - model); the residual need not be stored.
 
-A codec whose error is larger than what it writes (unbiased ones of one bit) would be fed its own error back, louder
-each time. So each difference says which share of it is taken: the one that leads closest to the mix, in 256ths. For
-sparse ternary codecs that is the whole.
+Each delta starts with a byte that scales it in 256ths to the value closest to the aggregate. Without it a codec whose
+error exceeds its input (unbiased codecs of one bit) would amplify its own error. For sparse ternary codecs the factor
+is 1.
 """
 
 from __future__ import annotations
@@ -19,9 +18,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from abaton.codecs.base import Key
-from abaton.codecs.pipeline import Pipeline
-from abaton.codecs.registry import parse
+from abaton.codecs.base import CodecKey
+from abaton.codecs.pipeline import CodecPipeline
+from abaton.codecs.registry import parse_codec
 from abaton.codecs.transforms import ErrorFeedback
 from abaton.errors import PayloadError, SettingsError
 
@@ -30,44 +29,46 @@ if TYPE_CHECKING:
 
     from abaton.layout import Layout, Vector
 
-_SENDER = "\x1fcontroller"  # which no learner can be called
-_SHARES = 256
-_MOST = 256  # differences that are kept: a learner that follows them all adds as many vectors
+_SENDER = "\x1fcontroller"  # not a valid learner name; frozen: part of the bytes
+_SCALE_STEPS = 256
+_MAX_DELTAS = 256  # a learner that applies them all adds as many vectors
 
 RoundKey = Callable[[int], bytes]
-"""The round's key by the version of the community model."""
+"""Function from the version of the community model to the round's key."""
 
 
-def downlink_of(line: str | Pipeline | None) -> Pipeline | None:
-    """The codec of the way down that a line names; none if there is no line.
+def make_downlink(spec: str | CodecPipeline | None) -> CodecPipeline | None:
+    """Return the pipeline of a downlink spec; None without a spec.
 
-    `error_feedback` may stand in front, and says what is so anyway.
+    `error_feedback` may precede the codec and has no effect, because deltas include it.
 
-    >>> downlink_of("error_feedback | stc(sparsity=0.01)").spec, downlink_of(None)
+    >>> make_downlink("error_feedback | stc(sparsity=0.01)").spec, make_downlink(None)
     ('stc(sparsity=0.01)', None)
 
     Raises:
-        SettingsError: There is no such codec, or it has steps that only updates need.
+        SettingsError: The codec is unknown, or the spec has transforms that apply to updates only.
     """
-    if line is None:
+    if spec is None:
         return None
-    pipeline = parse(line) if isinstance(line, str) else line
-    if steps := [step.name for step in pipeline.steps if step.name != ErrorFeedback.name]:
+    pipeline = parse_codec(spec) if isinstance(spec, str) else spec
+    if transforms := [
+        transform.name for transform in pipeline.transforms if transform.name != ErrorFeedback.name
+    ]:
         raise SettingsError(
-            f"'{steps[0]}' is for the updates of learners: what goes down is mixed from them already",
+            f"the transform '{transforms[0]}' applies to learners' updates, not to community models",
             where=f"downlink '{pipeline.spec}'",
-            remedy=f"write it into the codec of updates, and here {pipeline.codec.spec}",
+            remedy=f"move it to the codec of updates, and use {pipeline.codec.spec} here",
         )
-    return Pipeline((), pipeline.codec)
+    return CodecPipeline((), pipeline.codec)
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
-    """One step of the model that everybody holds.
+class ModelDelta:
+    """Change of the published model from one version to the next.
 
     Attributes:
-        version: the version that it leads to, from the one before.
-        data: which share is taken (one byte, in 256ths, less one), and then the codec's payload.
+        version: The version after the change.
+        data: One byte with the scale in 256ths minus one, then the codec's payload.
     """
 
     version: int
@@ -75,108 +76,118 @@ class Difference:
 
 
 class Downlink:
-    """The controller's side: the model that everybody holds, and the differences that led to it lately.
+    """Controller side of the downlink: the published model and the recent deltas.
 
     Args:
-        pipeline: how differences are written.
-        layout: of the model.
-        model: the first one, which everybody is sent whole.
+        pipeline: Codec of the deltas.
+        layout: Layout of the model.
+        model: The initial model, which is sent uncompressed.
 
     Attributes:
-        model: what everybody holds who has the newest version; trained from, scored against, and the run's result.
-        version: its number.
-        lately: the newest differences, in order: as many as are smaller together than the model.
+        model: The newest published version, from which learners train and which is the result of the run.
+        version: Its number.
+        recent_deltas: The newest deltas in order, limited to a total size below that of the model.
 
-    >>> from abaton.codecs import parse
-    >>> from abaton.kernels import Layout, Role, Tensor
-    >>> layout, key = Layout([Tensor("weight", (100,), Role.DENSE)]), lambda version: b"version %d" % version
-    >>> down = Downlink(parse("stc(sparsity=0.01)"), layout, layout.zeros())
-    >>> mix = layout.zeros(); mix[:2] = 3, 1
-    >>> down.publish(mix, key)
-    >>> down.model[:3].tolist(), down.version
+    >>> from abaton.codecs import parse_codec
+    >>> from abaton.layout import Layout, Tensor, TensorRole
+    >>> layout, key = Layout([Tensor("weight", (100,), TensorRole.DENSE)]), lambda version: b"version %d" % version
+    >>> downlink = Downlink(parse_codec("stc(sparsity=0.01)"), layout, layout.zeros())
+    >>> aggregate = layout.zeros(); aggregate[:2] = 3, 1
+    >>> downlink.publish(aggregate, key)
+    >>> downlink.model[:3].tolist(), downlink.version
     ([3.0, 0.0, 0.0], 1)
-    >>> down.publish(mix, key)  # what was left out comes later
-    >>> down.model[:3].tolist()
+    >>> downlink.publish(aggregate, key)  # sends the residual
+    >>> downlink.model[:3].tolist()
     [3.0, 1.0, 0.0]
-    >>> follow(down.pipeline, layout, layout.zeros(), down.lately, key)[:3].tolist()
+    >>> apply_deltas(downlink.pipeline, layout, layout.zeros(), downlink.recent_deltas, key)[:3].tolist()
     [3.0, 1.0, 0.0]
     """
 
-    def __init__(self, pipeline: Pipeline, layout: Layout, model: Vector) -> None:
+    def __init__(self, pipeline: CodecPipeline, layout: Layout, model: Vector) -> None:
         self.pipeline, self.layout = pipeline, layout
-        self.model = layout.check(model, whose="the first model")
-        self.version, self.lately = 0, tuple[Difference, ...]()
+        self.model = layout.check(model, label="the initial model")
+        self.version, self.recent_deltas = 0, tuple[ModelDelta, ...]()
 
-    def publish(self, mix: Vector, round_key: RoundKey) -> None:
-        """Make the next version: move the model that everybody holds towards the mix, by what the codec writes."""
-        version, wanted = self.version + 1, mix - self.model
+    def publish(self, aggregate: Vector, round_key: RoundKey) -> None:
+        """Publish the next version over the downlink: add the encoded change to the published model."""
+        version, change = self.version + 1, aggregate - self.model
         key = _key(round_key, version)
-        payload, _ = self.pipeline.encode(wanted, self.layout, key, {})
-        share = _share(wanted, self.pipeline.decode(payload, self.layout, key))
-        made = Difference(version, bytes([share - 1]) + payload)
-        model = follow(self.pipeline, self.layout, self.model, (made,), round_key)
-        self.model = self.layout.check(model, whose="the model on the way down")
-        self.version, self.lately = version, _affordable((*self.lately, made), 4 * self.layout.size)
+        payload, _ = self.pipeline.encode(change, self.layout, key, {})
+        scale = _best_scale(change, self.pipeline.decode(payload, self.layout, key))
+        delta = ModelDelta(version, bytes([scale - 1]) + payload)
+        model = apply_deltas(self.pipeline, self.layout, self.model, (delta,), round_key)
+        self.model = self.layout.check(model, label="the published model")
+        self.version, self.recent_deltas = (
+            version,
+            _retained_deltas((*self.recent_deltas, delta), 4 * self.layout.size),
+        )
 
     def save(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-        """Plain values and arrays that `load` makes the same of; the residual follows from them and from the mix."""
-        arrays = {f"difference/{d.version}": np.frombuffer(d.data, np.uint8) for d in self.lately}
+        """Return values and arrays from which `load` restores the downlink's model and deltas."""
+        arrays = {f"delta/{d.version}": np.frombuffer(d.data, np.uint8) for d in self.recent_deltas}
         return {"version": self.version}, {"model": self.model, **arrays}
 
     def load(self, saved: tuple[Mapping[str, Any], Mapping[str, NDArray[Any]]]) -> None:
-        """Take over what `save` gave."""
-        about, arrays = saved
-        versions = sorted(int(name.partition("/")[2]) for name in arrays if name.startswith("difference/"))
-        self.lately = tuple(Difference(v, arrays[f"difference/{v}"].tobytes()) for v in versions)
-        self.model = self.layout.check(arrays["model"], whose="the model on the way down")
-        self.version = int(about["version"])
+        """Restore the downlink's published model and recent deltas."""
+        values, arrays = saved
+        versions = sorted(int(name.partition("/")[2]) for name in arrays if name.startswith("delta/"))
+        self.recent_deltas = tuple(ModelDelta(v, arrays[f"delta/{v}"].tobytes()) for v in versions)
+        self.model = self.layout.check(arrays["model"], label="the published model")
+        self.version = int(values["version"])
 
 
-def follow(
-    pipeline: Pipeline, layout: Layout, model: Vector, steps: Iterable[Difference], round_key: RoundKey
+def apply_deltas(
+    pipeline: CodecPipeline, layout: Layout, model: Vector, deltas: Iterable[ModelDelta], round_key: RoundKey
 ) -> Vector:
-    """The learner's side: its model after some differences, in their order; the same bits as the controller's."""
-    for step in steps:
-        if not step.data:
-            raise PayloadError("a difference on the way down is empty", where="downlink")
-        share = np.float32((step.data[0] + 1) / _SHARES)
-        model = model + share * pipeline.decode(step.data[1:], layout, _key(round_key, step.version))
+    """Return a learner's model after downlink deltas in order, with the same bits as the controller's model."""
+    for delta in deltas:
+        if not delta.data:
+            raise PayloadError(
+                f"the delta to version {delta.version} is empty", where="downlink", remedy="send it again"
+            )
+        scale = np.float32((delta.data[0] + 1) / _SCALE_STEPS)
+        model = model + scale * pipeline.decode(delta.data[1:], layout, _key(round_key, delta.version))
     return model
 
 
-def lacking(lately: Iterable[Difference], held: Iterable[int], version: int) -> tuple[Difference, ...] | None:
-    """The differences that lead to a version from one that is held, as few as can be; nothing if none do.
+def missing_deltas(
+    deltas: Iterable[ModelDelta], held_versions: Iterable[int], version: int
+) -> tuple[ModelDelta, ...] | None:
+    """Return the fewest downlink deltas that lead from a held version to ``version``; None without a chain.
 
-    >>> lately = [Difference(v, b"..") for v in (3, 4, 5)]
-    >>> [d.version for d in lacking(lately, {1, 3}, 5)], lacking(lately, {1, 6}, 5), lacking(lately, {5}, 5)
-    ([4, 5], None, ())
+    >>> deltas = [ModelDelta(v, b"..") for v in (3, 4, 5)]
+    >>> [d.version for d in missing_deltas(deltas, {1, 3}, 5)]
+    [4, 5]
+    >>> missing_deltas(deltas, {1, 6}, 5), missing_deltas(deltas, {5}, 5)
+    (None, ())
     """
-    known = {step.version: step for step in lately}
-    base = max((v for v in held if v <= version), default=None)
+    delta_by_version = {delta.version: delta for delta in deltas}
+    base = max((v for v in held_versions if v <= version), default=None)
     if base is None:
         return None
-    found = tuple(known[v] for v in range(base + 1, version + 1) if v in known)
-    return found if len(found) == version - base else None
+    missing = tuple(delta_by_version[v] for v in range(base + 1, version + 1) if v in delta_by_version)
+    return missing if len(missing) == version - base else None
 
 
-def _key(round_key: RoundKey, version: int) -> Key:
-    """A key of its own: updates that start from the version must not be turned as the version was."""
-    return Key(hashlib.blake2b(b"down", key=round_key(version), digest_size=32).digest(), _SENDER)
+def _key(round_key: RoundKey, version: int) -> CodecKey:
+    """Return the downlink's own codec key, so that updates from the same version do not share its rotation."""
+    # frozen: part of the bytes
+    return CodecKey(hashlib.blake2b(b"down", key=round_key(version), digest_size=32).digest(), _SENDER)
 
 
-def _share(wanted: Vector, decoded: Vector) -> int:
-    """How many 256ths of what was decoded come closest to what was wanted; one at least, all at most."""
-    length = float(np.square(decoded, dtype=np.float64).sum())
-    if not length:
-        return _SHARES
-    closest = float(np.multiply(wanted, decoded, dtype=np.float64).sum()) / length
-    return min(_SHARES, max(1, round(_SHARES * closest)))
+def _best_scale(change: Vector, decoded: Vector) -> int:
+    """Return the scale of a downlink delta in 256ths that brings the decoded change closest to the change."""
+    squared_norm = float(np.square(decoded, dtype=np.float64).sum())
+    if not squared_norm:
+        return _SCALE_STEPS
+    best = float(np.multiply(change, decoded, dtype=np.float64).sum()) / squared_norm
+    return min(_SCALE_STEPS, max(1, round(_SCALE_STEPS * best)))
 
 
-def _affordable(steps: tuple[Difference, ...], most: int) -> tuple[Difference, ...]:
-    """The newest of them that are smaller together than the model itself."""
-    total, first = 0, len(steps)
-    while first > max(0, len(steps) - _MOST) and total + len(steps[first - 1].data) < most:
+def _retained_deltas(deltas: tuple[ModelDelta, ...], max_bytes: int) -> tuple[ModelDelta, ...]:
+    """Return the newest downlink deltas whose total size is below that of the model."""
+    total, first = 0, len(deltas)
+    while first > max(0, len(deltas) - _MAX_DELTAS) and total + len(deltas[first - 1].data) < max_bytes:
         first -= 1
-        total += len(steps[first].data)
-    return steps[first:]
+        total += len(deltas[first].data)
+    return deltas[first:]

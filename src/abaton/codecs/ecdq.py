@@ -1,24 +1,22 @@
-"""``ecdq``: entropy-coded dithered quantisation, the smallest error at 1 to 4 measured bits a number.
+"""``ecdq``: entropy-coded dithered quantisation, the smallest error at 1 to 4 measured bits per value.
 
 Input: an update, the round's key, the learner's name. Output: norms, one entropy-coded stream, rare
 outliers.
-Steps: rotate each block so that its numbers look normal; add a dither that the learner and the server both
-draw from the learner's key, round to a grid, and code the outcome with the frequencies that a normal number
-has under that dither. The server subtracts the dither. The error is uniform on the grid's cell whatever the
-number was: it is unbiased, and it does not depend on the update. The server adds in the rotated domain and
-rotates back once.
+Each block is rotated to approximately normal values; a dither that learner and server derive from the
+learner's key is added; the result is rounded to a grid, and the outcome is coded with its frequency under
+that dither. The server subtracts the dither. The error is uniform on the grid's cell and independent of the
+value, so the codec is unbiased. The server adds in the rotated domain and rotates back once.
 
-Steps and frequencies of ``ecdq``: how coarse to round, and how long each outcome's code is.
+A normal value z is rounded to q = round(z/Δ + u) with a dither u that the server knows. Given u, outcome q
+has probability Φ((q + ½ - u)·Δ) - Φ((q - ½ - u)·Δ). The dither is divided into S strata; all their frequency
+tables are the same function Φ on one grid of spacing Δ/S, read with stride S: outcome q in stratum j extends
+from C[k] to C[k + S] with k = S·q - j + K. One list of cumulative frequencies, in units of 2^-16, is therefore
+enough for all strata. Frequencies depend on the dither stratum because the error at one bit is then 0.55 instead
+of 1.03.
 
-A normal number z is rounded to q = round(z/Δ + u) with a dither u that the server knows. Given u, outcome q
-has probability Φ((q + ½ - u)·Δ) - Φ((q - ½ - u)·Δ). The dither is cut into S strata; all their frequency
-tables are the same function Φ on one grid of spacing Δ/S, read with stride S: outcome q in stratum j runs
-from C[k] to C[k + S] with k = S·q - j + K. So one list of cumulative frequencies, in units of 2^-16, serves
-every stratum.
-
-``ecdq_tables.json`` holds Δ and the first half of C (the other half is its mirror image), made by
-:func:`solve`. Frequencies are shipped, not computed, because both sides must have the same to the last
-unit.
+``ecdq_tables.json`` has Δ and the first half of C (the other half is its mirror image), computed by
+:func:`solve`. Frequencies are shipped as integers, because floating-point frequencies can differ in the last
+bit between machines.
 """
 
 from __future__ import annotations
@@ -34,15 +32,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from abaton.codecs import index_coding, payload_format
-from abaton.codecs.base import Key, KeyPurpose
+from abaton.codecs.base import CodecKey, KeyPurpose
+from abaton.codecs.payload_format import payload_error
 from abaton.codecs.rotated_domain import (
     GROUP,
     Blocks,
-    Rotating,
+    RotatedCodec,
     check_finite,
-    fitting,
+    check_fits_layout,
     read_norms,
-    rotated_payload_error,
 )
 
 if TYPE_CHECKING:
@@ -51,16 +49,16 @@ if TYPE_CHECKING:
 
 TOTAL = 1 << 16
 STRATA = {1: 64, 2: 32, 3: 16, 4: 16}
-SPARE = 0.0015
-"""Bits a number that the codes may take beyond ``bits``; norms and header take as much at 2^20 numbers."""
+RATE_TOLERANCE = 0.0015
+"""Bits per value that the codes may take beyond ``bits``, about as much as norms and header at 2^20 values."""
 
-_REACH = 4.3  # grid points beyond this many standard deviations have probability 0
+_MAX_DEVIATION = 4.3  # in standard deviations; grid points beyond it have probability 0
 
-Counts = NDArray[np.int64]
+CumulativeCounts = NDArray[np.int64]
 
 
-class Model(NamedTuple):
-    """The rounding step, the strata, cumulative frequencies, and a first guess for a search in them."""
+class EcdqRateModel(NamedTuple):
+    """Rounding step, number of strata, cumulative frequencies, and start indices for a search in them."""
 
     step: float
     strata: int
@@ -68,13 +66,13 @@ class Model(NamedTuple):
     guess: NDArray[np.int32]
 
 
-def frequencies(step: float, strata: int) -> Counts:
-    """The cumulative frequencies on the grid; every outcome gets at least one unit."""
+def frequencies(step: float, strata: int) -> CumulativeCounts:
+    """Return the cumulative frequencies of ECDQ's rounding outcomes; every outcome has at least one unit."""
     from scipy.special import ndtr
 
-    half = strata + int(np.ceil(_REACH * strata / step))
+    half = strata + int(np.ceil(_MAX_DEVIATION * strata / step))
     points = (np.arange(2 * half) - half + 0.5) * step / strata
-    counts: Counts = np.rint(TOTAL * ndtr(points)).astype(np.int64)
+    counts: CumulativeCounts = np.rint(TOTAL * ndtr(points)).astype(np.int64)
     counts[:strata] = 0
     for i in range(strata, half):
         counts[i] = max(counts[i], counts[i - strata] + 1)
@@ -82,27 +80,27 @@ def frequencies(step: float, strata: int) -> Counts:
     return counts
 
 
-def rate(step: float, strata: int, counts: Counts) -> float:
-    """Expected bits a number for standard normal numbers."""
+def rate(step: float, strata: int, counts: CumulativeCounts) -> float:
+    """Return ECDQ's expected bits per value for standard normal values."""
     from scipy.special import ndtr
 
-    fine = 16  # places of the dither inside its stratum
+    dither_points = 16  # dither values within a stratum
     half = counts.size // 2
     k = np.arange(counts.size - strata)
     length = 16 - np.log2(counts[strata:] - counts[:-strata])
-    # Stratum j, place f: the lower boundary lies at grid point k + ½ - (f + ½)/fine.
-    shift = 0.5 - (np.arange(fine) + 0.5) / fine
+    # Stratum j, dither value f: the lower boundary is at grid point k + ½ - (f + ½)/dither_points.
+    shift = 0.5 - (np.arange(dither_points) + 0.5) / dither_points
     low = (k[:, None] - half + 0.5 + shift) * step / strata
-    return float((length[:, None] * (ndtr(low + step) - ndtr(low))).sum() / fine / strata)
+    return float((length[:, None] * (ndtr(low + step) - ndtr(low))).sum() / dither_points / strata)
 
 
-def solve(bits: int) -> tuple[float, Counts]:
-    """The smallest step whose codes take ``bits`` bits a number, and its frequencies."""
+def solve(bits: int) -> tuple[float, CumulativeCounts]:
+    """Return ECDQ's smallest grid step whose codes take ``bits`` bits per value, and its frequencies."""
     strata = STRATA[bits]
     low, high = 0.1, 4.0
     for _ in range(40):
         middle = (low + high) / 2
-        if rate(middle, strata, frequencies(middle, strata)) > bits + SPARE:
+        if rate(middle, strata, frequencies(middle, strata)) > bits + RATE_TOLERANCE:
             low = middle
         else:
             high = middle
@@ -111,10 +109,10 @@ def solve(bits: int) -> tuple[float, Counts]:
 
 
 @lru_cache(maxsize=4)
-def model(bits: int) -> Model:
-    """The shipped model for 1 to 4 bits.
+def rate_model(bits: int) -> EcdqRateModel:
+    """Return the shipped rate model of ECDQ for 1 to 4 bits: its step and frequencies.
 
-    >>> round(model(2).step ** 2 / 12, 4)
+    >>> round(rate_model(2).step ** 2 / 12, 4)
     0.0974
     """
     shipped = json.loads(files("abaton.codecs").joinpath("ecdq_tables.json").read_text("utf-8"))[
@@ -123,101 +121,128 @@ def model(bits: int) -> Model:
     first = np.array(shipped["cumulative"], dtype=np.int32)
     cumulative = np.concatenate([first, TOTAL - first[::-1]]).astype(np.int32)
     guess = np.searchsorted(cumulative, np.arange(0, TOTAL, 64), side="right") - 1
-    return Model(shipped["step"], STRATA[bits], cumulative, guess.astype(np.int32))
+    return EcdqRateModel(shipped["step"], STRATA[bits], cumulative, guess.astype(np.int32))
 
 
 _STATES = 4
-_MOST = 16  # bits a number: the rarest outcome has one frequency unit of 2^16
-_START = struct.Struct("<B3xI")  # bits, 0, how many outliers
+_MAX_BITS = 16  # per value: the rarest outcome has one frequency unit of 2^16
+_PREFIX = struct.Struct("<B3xI")  # bits, 0, number of outliers
 
 
-class Parts(NamedTuple):
-    """A payload's parts, decoded to steps of the grid."""
+class EcdqPayload(NamedTuple):
+    """Contents of a payload, decoded to multiples of the grid step."""
 
     norms: NDArray[np.float64]
-    steps: Vector
+    values: Vector
     tail: Vector
 
 
 @dataclass(frozen=True, slots=True)
-class Ecdq(Rotating[Parts]):
-    """Quantises to about ``bits`` bits a number, the same error for every number.
+class Ecdq(RotatedCodec[EcdqPayload]):
+    """Entropy-coded dithered quantiser to about ``bits`` bits per value, with the same error for every value.
 
-    >>> from abaton.codecs import parse
-    >>> parse("ecdq(bits=2)").spec
+    >>> from abaton.codecs import parse_codec
+    >>> parse_codec("ecdq(bits=2)").spec
     'ecdq(bits=2)'
     """
 
     name: ClassVar[str] = "ecdq"
     code: ClassVar[int] = 17
-    unbiased: ClassVar[bool] = True
+    is_unbiased: ClassVar[bool] = True
 
-    def encode(self, update: Vector, layout: Layout, key: Key) -> bytes:
-        """The update as a payload."""
+    def encode(self, update: Vector, layout: Layout, key: CodecKey) -> bytes:
+        """Encode the update with ECDQ: rotate, dither, round to the grid and entropy-code the outcomes."""
         from abaton.kernels import dithered_quantiser
-        from abaton.kernels.rotation import keyed
+        from abaton.kernels.rotation import derive_key
         from abaton.kernels.walsh_hadamard import aligned
 
-        update = fitting(update, layout, key.learner)
-        cut, known = self.cut(layout), model(self.bits)
-        norms, outcomes = np.zeros(len(cut)), np.empty(cut.padded, dtype=np.int32)
-        most = cut.padded // 16 + 1  # squares of a block sum to its size, and outliers lie beyond 4
-        places, excess = np.empty(most, dtype=np.int64), np.empty(most, dtype=np.float32)
-        keys = (*keyed(key.derive(KeyPurpose.ROTATION)), *keyed(key.derive(KeyPurpose.DITHER)))
-        used, found = dithered_quantiser.quantise(
-            update, cut.table, known.step, known.strata, known.cumulative.size, keys,
-            aligned(1 << 16), np.empty(GROUP, dtype=np.uint32), norms, outcomes, places, excess,
+        update = check_fits_layout(update, layout, key.learner)
+        blocks, model = self.blocks(layout), rate_model(self.bits)
+        norms, outcomes = np.zeros(len(blocks)), np.empty(blocks.padded_size, dtype=np.int32)
+        max_outliers = (
+            blocks.padded_size // 16 + 1
+        )  # squares of a block sum to its size, and outliers are beyond 4
+        outlier_indices, excess = (
+            np.empty(max_outliers, dtype=np.int64),
+            np.empty(max_outliers, dtype=np.float32),
+        )
+        keys = (*derive_key(key.derive(KeyPurpose.ROTATION)), *derive_key(key.derive(KeyPurpose.DITHER)))
+        outcome_count, outliers = dithered_quantiser.quantise(
+            update, blocks.table, model.step, model.strata, model.cumulative.size, keys,
+            aligned(1 << 16), np.empty(GROUP, dtype=np.uint32), norms, outcomes, outlier_indices, excess,
         )  # fmt: skip
-        check_finite(norms, update, cut, layout, key.learner)
-        states, stream = np.empty(_STATES, dtype=np.uint64), np.empty(used * _MOST // 32 + 1, dtype=np.uint32)
-        at = dithered_quantiser.write(outcomes, used, known.cumulative, known.strata, states, stream)
+        check_finite(norms, update, blocks, layout, key.learner)
+        states, stream = (
+            np.empty(_STATES, dtype=np.uint64),
+            np.empty(outcome_count * _MAX_BITS // 32 + 1, dtype=np.uint32),
+        )
+        start = dithered_quantiser.write(
+            outcomes, outcome_count, model.cumulative, model.strata, states, stream
+        )
         return payload_format.pack(
             self.code,
             layout,
-            _START.pack(self.bits, found),
+            _PREFIX.pack(self.bits, outliers),
             norms.astype("<f8").data,
-            update[cut.tail].astype("<f4").data,
-            index_coding.write(places[:found], excess[:found], cut.padded),
-            states.astype("<u8").data if used else b"",
-            stream[at:].astype("<u4").data,
+            update[blocks.tail].astype("<f4").data,
+            index_coding.write_outliers(outlier_indices[:outliers], excess[:outliers], blocks.padded_size),
+            states.astype("<u8").data if outcome_count else b"",
+            stream[start:].astype("<u4").data,
         )
 
-    def parts(self, payload: bytes, layout: Layout, key: Key) -> Parts:
-        """Open a payload, check every length in it, and decode its stream."""
+    def open_payload(self, payload: bytes, layout: Layout, key: CodecKey) -> EcdqPayload:
+        """Return the contents of an ECDQ payload after checking all lengths and decoding its stream."""
         from abaton.kernels import dithered_quantiser
-        from abaton.kernels.rotation import keyed
+        from abaton.kernels.rotation import derive_key
 
-        body, cut = payload_format.unpack(payload, self.code, layout).body, self.cut(layout)
-        norms, at = read_norms(body, _START.size, cut)
-        bits, found = _START.unpack_from(body)
-        coded = int(cut.sizes[norms > 0].sum())
-        if bits != self.bits or any(body[1:4]) or found > coded // 16:
-            raise rotated_payload_error("it was not written with these settings")
-        tail, extra = cut.tail.stop - cut.tail.start, index_coding.length(found, cut.padded)
-        rest = len(body) - at - 4 * tail - extra - (8 * _STATES if coded else 0)
-        if not 0 <= rest <= coded * _MOST // 8 or rest % 4:
-            raise rotated_payload_error("its length does not fit")
-        last = np.frombuffer(body, "<f4", tail, at).astype(np.float32)
-        places, excess = index_coding.read(body[at + 4 * tail : at + 4 * tail + extra], found, cut.padded)
-        steps = np.zeros(cut.padded, dtype=np.float32)
-        if coded:
-            states = np.frombuffer(body, "<u8", _STATES, len(body) - rest - 8 * _STATES).astype(np.uint64)
-            stream = np.zeros(rest // 4 + _STATES, dtype=np.uint32)
-            stream[: rest // 4] = np.frombuffer(body, "<u4", rest // 4, len(body) - rest)
-            seeds, space = keyed(key.derive(KeyPurpose.DITHER)), np.empty(GROUP, dtype=np.uint32)
-            known = model(self.bits)
-            tables = (known.cumulative, known.guess, known.strata)
-            if not dithered_quantiser.read(stream, states, cut.table, norms, *tables, seeds, space, steps):
-                raise rotated_payload_error("its code does not end where it should")
-        if not np.isfinite(last).all():
-            raise rotated_payload_error("a number in it is not finite")
-        steps[places] += excess
-        return Parts(norms, steps, last)
+        body, blocks = payload_format.unpack(payload, self.code, layout).body, self.blocks(layout)
+        norms, offset = read_norms(body, _PREFIX.size, blocks)
+        bits, outliers = _PREFIX.unpack_from(body)
+        coded_values = int(blocks.sizes[norms > 0].sum())
+        if bits != self.bits or any(body[1:4]) or outliers > coded_values // 16:
+            raise payload_error("it has other settings")
+        tail_size, outlier_bytes = (
+            blocks.tail.stop - blocks.tail.start,
+            index_coding.outlier_bytes(outliers, blocks.padded_size),
+        )
+        stream_bytes = (
+            len(body) - offset - 4 * tail_size - outlier_bytes - (8 * _STATES if coded_values else 0)
+        )
+        if not 0 <= stream_bytes <= coded_values * _MAX_BITS // 8 or stream_bytes % 4:
+            raise payload_error("its stream has an impossible length")
+        tail = np.frombuffer(body, "<f4", tail_size, offset).astype(np.float32)
+        outlier_indices, excess = index_coding.read_outliers(
+            body[offset + 4 * tail_size : offset + 4 * tail_size + outlier_bytes],
+            outliers,
+            blocks.padded_size,
+        )
+        values = np.zeros(blocks.padded_size, dtype=np.float32)
+        if coded_values:
+            states = np.frombuffer(body, "<u8", _STATES, len(body) - stream_bytes - 8 * _STATES).astype(
+                np.uint64
+            )
+            stream = np.zeros(stream_bytes // 4 + _STATES, dtype=np.uint32)
+            stream[: stream_bytes // 4] = np.frombuffer(
+                body, "<u4", stream_bytes // 4, len(body) - stream_bytes
+            )
+            dither_key, random = derive_key(key.derive(KeyPurpose.DITHER)), np.empty(GROUP, dtype=np.uint32)
+            model = rate_model(self.bits)
+            tables = (model.cumulative, model.guess, model.strata)
+            if not dithered_quantiser.read(
+                stream, states, blocks.table, norms, *tables, dither_key, random, values
+            ):
+                raise payload_error("its stream is not a valid code")
+        if not np.isfinite(tail).all():
+            raise payload_error("a value of its tail is not finite")
+        values[outlier_indices] += excess
+        return EcdqPayload(norms, values, tail)
 
     def add_to(
-        self, total: Vector, parts: Parts, cut: Blocks, factors: NDArray[np.float64], key: Key
+        self, total: Vector, payload: EcdqPayload, blocks: Blocks, factors: NDArray[np.float64], key: CodecKey
     ) -> None:
-        """Total += factor · number, in the rotated domain."""
+        """Add factor · ECDQ value (outcome minus dither) to ``total``, in the rotated domain."""
         from abaton.kernels import dithered_quantiser
 
-        dithered_quantiser.accumulate(parts.steps, cut.table, factors * model(self.bits).step, total)
+        dithered_quantiser.accumulate(
+            payload.values, blocks.table, factors * rate_model(self.bits).step, total
+        )

@@ -1,14 +1,12 @@
-"""``eden`` and ``drive``: the nearest level of a normal number, with a scale that makes one update unbiased.
+"""``eden`` and ``drive``: the nearest Lloyd-Max level, with a scale that removes the bias.
 
-Input: an update and its learner's key. Output: one scale a block and 1 to 4 bits a number.
-Steps: rotate each block with a rotation of the learner's own; take the nearest of the levels that are best
-for a normal number (Lloyd-Max); send them with the scale ‖x‖² / ⟨levels, rotated x⟩. DRIVE is EDEN with one
-bit.
+Input: an update and its learner's key. Output: one scale per block and 1 to 4 bits per value.
+Each block is rotated with the learner's own rotation and rounded to the nearest of the optimal levels of a normal
+distribution (Lloyd-Max); the scale is ‖x‖² / ⟨levels, rotated x⟩. DRIVE is EDEN with one bit.
 
-Two costs that ``quicfl`` and ``ecdq`` do not have. The server inverts one rotation for each learner. And
-the scale is only right for a truly uniform rotation: with the Hadamard rotation, an update with few
-non-zero numbers is decoded with a bias that no number of learners averages away (``docs/quantisers.md``
-shows it).
+In contrast to ``quicfl`` and ``ecdq``, the server inverts one rotation per learner, and the scale is exact
+only for uniform rotations: with the Hadamard rotation, an update with few nonzero values has a bias that does not
+average out over learners (see ``docs/quantisers.md``).
 """
 
 from __future__ import annotations
@@ -19,13 +17,13 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from abaton.codecs import scalar_quantiser
-from abaton.codecs.base import DecodedSum, Key, KeyPurpose, Quantiser
-from abaton.codecs.rotated_domain import decoded, split
+from abaton.codecs.base import CodecKey, DecodedSum, KeyPurpose, Quantiser
+from abaton.codecs.rotated_domain import rotate_back, split_blocks
 
 if TYPE_CHECKING:
     from abaton.layout import Layout, Vector
 
-_LLOYD_MAX = {  # the positive levels, which minimise the mean square error of a standard normal number
+_LLOYD_MAX = {  # positive levels, which minimise the mean squared error of a standard normal value
     1: (0.7978845608,),
     2: (0.4527800346, 1.5104176085),
     3: (0.2450941789, 0.7560052812, 1.3439092785, 2.1519457045),
@@ -38,49 +36,51 @@ _LLOYD_MAX = {  # the positive levels, which minimise the mean square error of a
 
 @dataclass(frozen=True, slots=True)
 class Eden(Quantiser):
-    """Quantises to ``bits`` bits a number, 1 to 4."""
+    """EDEN quantiser to ``bits`` bits per value, 1 to 4."""
 
     name: ClassVar[str] = "eden"
     code: ClassVar[int] = 18
-    unbiased: ClassVar[bool] = False
+    is_unbiased: ClassVar[bool] = False
 
-    def encode(self, update: Vector, layout: Layout, key: Key) -> bytes:
-        """The update as a payload."""
-        from abaton.kernels.rotation import forward, keyed
+    def encode(self, update: Vector, layout: Layout, key: CodecKey) -> bytes:
+        """Encode the update with EDEN: the nearest Lloyd-Max levels and a scale per block."""
+        from abaton.kernels.rotation import derive_key, forward
         from abaton.kernels.walsh_hadamard import aligned
 
-        known, seeds = _levels(self.bits), keyed(key.derive(KeyPurpose.DITHER))
+        levels, rotation = _levels(self.bits), derive_key(key.derive(KeyPurpose.DITHER))
 
         def write(
-            block: Vector, size: int, place: int
-        ) -> tuple[scalar_quantiser.Pair, list[scalar_quantiser.Words]]:
+            block: Vector, size: int, position: int
+        ) -> tuple[scalar_quantiser.Pair, list[scalar_quantiser.PackedWords]]:
             z = aligned(size)
-            norm = forward(block, 0, block.size, z, 0, size, place // 512, seeds)
+            norm = forward(block, 0, block.size, z, 0, size, position // 512, rotation)
             if norm == 0:
-                return scalar_quantiser.NOTHING
-            words = scalar_quantiser.quantise(z, 0, known, None)
-            return (norm * size / float(scalar_quantiser.restore(words, size, known) @ z), 0.0), [words]
+                return scalar_quantiser.ZERO_BLOCK
+            packed = scalar_quantiser.quantise(z, 0, levels, None)
+            return (norm * size / float(scalar_quantiser.dequantise(packed, size, levels) @ z), 0.0), [packed]
 
         return scalar_quantiser.encode(self, update, layout, key, self.bits, write)
 
-    def decode(self, payload: bytes, layout: Layout, key: Key) -> Vector:
-        """The update that a payload stands for."""
-        cut, known = split(layout.size, self.bits), _levels(self.bits)
-        parts = scalar_quantiser.unpack(self, payload, layout, self.bits)
-        rotated = np.zeros(cut.padded, dtype=np.float32)
-        for words, (_, _, size, place) in zip(parts.words, cut.table.tolist(), strict=True):
-            if words.size:
-                scalar_quantiser.add(words, rotated, place, size, known)
-        return decoded(rotated, parts.pairs[:, 0], parts.tail, cut, key.derive(KeyPurpose.DITHER))
+    def decode(self, payload: bytes, layout: Layout, key: CodecKey) -> Vector:
+        """Decode an EDEN or DRIVE payload with the learner's own rotation."""
+        blocks, levels = split_blocks(layout.size, self.bits), _levels(self.bits)
+        contents = scalar_quantiser.unpack(self, payload, layout, self.bits)
+        rotated = np.zeros(blocks.padded_size, dtype=np.float32)
+        for packed, (_, _, size, position) in zip(contents.packed, blocks.table.tolist(), strict=True):
+            if packed.size:
+                scalar_quantiser.add(packed, rotated, position, size, levels)
+        return rotate_back(
+            rotated, contents.pairs[:, 0], contents.tail, blocks, key.derive(KeyPurpose.DITHER)
+        )
 
     def accumulator(self, layout: Layout, round_key: bytes) -> DecodedSum:
-        """A plain sum: every learner has a rotation of its own."""
+        """Return a sum of decoded EDEN updates, since every learner has its own rotation."""
         return DecodedSum(self, layout, round_key)
 
 
 @dataclass(frozen=True, slots=True)
 class Drive(Eden):
-    """Quantises to the sign of each rotated number: EDEN with one bit, and no setting."""
+    """DRIVE quantiser to the sign of each rotated value: EDEN with one bit."""
 
     name: ClassVar[str] = "drive"
     code: ClassVar[int] = 19

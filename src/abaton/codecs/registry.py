@@ -1,7 +1,7 @@
-"""The codec line of a study, for example ``clip(norm=1.0) | error_feedback | stc(sparsity=0.01)``.
+"""Codec names and the parser of codec specs such as ``clip(norm=1.0) | error_feedback | stc(sparsity=0.01)``.
 
-Steps come first, the codec last, ``|`` between them. Settings are given by name; their values are numbers
-or plain words. The line is read as data and never run. A new codec or step is one file and one name below.
+Transforms come first, the codec last, separated by ``|``. Settings are given by name; their values are numbers
+or words. A spec is parsed as data and not executed. A new codec or transform is one file and one name below.
 """
 
 from __future__ import annotations
@@ -11,55 +11,67 @@ from typing import Any
 
 from abaton.codecs.ecdq import Ecdq
 from abaton.codecs.eden import Drive, Eden
-from abaton.codecs.float_formats import Fp16, Raw
+from abaton.codecs.float_formats import Fp16, RawCodec
 from abaton.codecs.hadamard import Hadamard
 from abaton.codecs.kashin import Kashin
-from abaton.codecs.pipeline import Pipeline, chain
+from abaton.codecs.pipeline import CodecPipeline, build_pipeline
 from abaton.codecs.qsgd import Qsgd
 from abaton.codecs.quicfl import QuicFL
 from abaton.codecs.sstc import Sstc
 from abaton.codecs.stc import Stc
 from abaton.codecs.transforms import Clip, ErrorFeedback, GaussianNoise
 from abaton.errors import SettingsError
-from abaton.specs import Named, find, make, read_line
+from abaton.specs import ComponentCall, build_component, parse_spec, resolve_name
 
 CODECS: Mapping[str, type[Any]] = {
-    codec.name: codec for codec in (Raw, Fp16, Stc, Sstc, QuicFL, Ecdq, Eden, Drive, Hadamard, Kashin, Qsgd)
+    codec.name: codec
+    for codec in (RawCodec, Fp16, Stc, Sstc, QuicFL, Ecdq, Eden, Drive, Hadamard, Kashin, Qsgd)
 }
-STEPS: Mapping[str, type[Any]] = {step.name: step for step in (Clip, GaussianNoise, ErrorFeedback)}
+TRANSFORMS: Mapping[str, type[Any]] = {
+    transform.name: transform for transform in (Clip, GaussianNoise, ErrorFeedback)
+}
 
-Part = Callable[..., Any]
-"""A class of codecs or steps, or a function that makes one of its settings."""
+ComponentFactory = Callable[..., Any]
+"""A codec or transform class, or a function that builds one from its settings."""
 
 
-def parse(text: str, own: Mapping[str, Part] | None = None) -> Pipeline:
-    """The pipeline that a codec line names.
+def parse_codec(text: str, user_defined: Mapping[str, ComponentFactory] | None = None) -> CodecPipeline:
+    """Return the pipeline of a codec spec, by the registered names of codecs and transforms.
 
     Args:
-        text: the line.
-        own: codecs and steps of your own by their names, besides those that ship with Abaton.
+        text: The spec.
+        user_defined: Codecs and transforms by name, in addition to the built-in ones.
 
-    >>> parse("stc(sparsity=0.01, coding=context)").spec
+    >>> parse_codec("stc(sparsity=0.01, coding=context)").spec
     'stc(sparsity=0.01, coding=context)'
-    >>> parse("stc")  # doctest: +ELLIPSIS
+    >>> parse_codec("stc")  # doctest: +ELLIPSIS
     Traceback (most recent call last):
         ...
-    abaton.errors.SettingsError: stc needs 'sparsity' (codec line 'stc'): its settings are sparsity, ...
+    abaton.errors.SettingsError: stc needs 'sparsity' (codec 'stc'): its settings are sparsity, ...
     """
     try:
-        more = own or {}
-        *steps, codec = read_line(text)
-        return chain(
-            *(_make(step, STEPS, more, "step") for step in steps), _make(codec, CODECS, more, "codec")
+        extensions = user_defined or {}
+        *transforms, codec = parse_spec(text)
+        return build_pipeline(
+            *(_build(transform, TRANSFORMS, extensions, "transform") for transform in transforms),
+            _build(codec, CODECS, extensions, "codec"),
         )
     except SettingsError as error:
         shown = text if len(text) <= 80 else text[:77] + "..."
-        raise SettingsError(error.what, where=f"codec line '{shown}'", remedy=error.remedy) from None
+        raise SettingsError(error.what, where=f"codec '{shown}'", remedy=error.remedy) from None
 
 
-def _make(part: Named, ours: Mapping[str, type[Any]], own: Mapping[str, Part], what: str) -> Any:
-    if part.numbers:
+def _build(
+    component: ComponentCall,
+    builtin: Mapping[str, type[Any]],
+    extensions: Mapping[str, ComponentFactory],
+    kind: str,
+) -> Any:
+    if component.positional:
         raise SettingsError(
-            f"{part.name} has a setting without a name", remedy="write settings as sparsity=0.01"
+            f"{component.name} has a setting without a name",
+            remedy="write settings as name=value, such as sparsity=0.01",
         )
-    return make(part.name, find(what, part.name, {**ours, **own}), part.settings)
+    return build_component(
+        component.name, resolve_name(kind, component.name, {**builtin, **extensions}), component.settings
+    )

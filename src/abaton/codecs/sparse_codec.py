@@ -1,4 +1,4 @@
-"""What the sparse codecs share: which tensors are sparsified, how the others travel, and sums by entries."""
+"""Base of the sparse codecs: sparsified tensors, the dense part, and sums by entries."""
 
 from __future__ import annotations
 
@@ -13,24 +13,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from abaton.codecs import payload_format
-from abaton.codecs.base import DecodedSum, Written
-from abaton.codecs.float_formats import finite, from_half, to_half
-from abaton.errors import PayloadError
-from abaton.layout import Layout, Role, Tensor, Vector
+from abaton.codecs.base import DecodedSum, SpecifiedComponent
+from abaton.codecs.float_formats import check_finite_update, from_half, to_half
+from abaton.layout import Layout, Tensor, TensorRole, Vector
 
 if TYPE_CHECKING:
-    from abaton.codecs.base import Key
+    from abaton.codecs.base import CodecKey
 
-Places = NDArray[np.uint32]
+Indices = NDArray[np.uint32]
 Signs = NDArray[np.bool_]
-Stretches = NDArray[np.int64]
+Segments = NDArray[np.int64]
 
-WEIGHTS = frozenset({Role.CONV, Role.DENSE, Role.EMBEDDING})
+WEIGHT_ROLES = frozenset({TensorRole.CONV, TensorRole.DENSE, TensorRole.EMBEDDING})
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
-    """One sparsified tensor: where it lies, and its form as a matrix (outputs, inputs)."""
+class TensorSegment:
+    """Segment of the flat vector of one tensor, with its shape as a matrix (outputs, inputs)."""
 
     tensor: Tensor
     start: int
@@ -38,152 +37,156 @@ class Stretch:
 
     @property
     def matrix(self) -> tuple[int, int]:
-        """Rows and columns; a vector is one row."""
+        """Rows and columns of a sparsified tensor; a vector is one row."""
         shape = self.tensor.shape
         return (shape[0], math.prod(shape[1:])) if len(shape) > 1 else (1, math.prod(shape))
 
 
 @dataclass(frozen=True)
-class Parts:
-    """A layout split in two: weights that are sparsified, and the rest (biases, norms) that is not."""
+class SparseLayout:
+    """Layout in two parts: weights, which are sparsified, and the dense part (biases, norms), which is not."""
 
-    weights: tuple[Stretch, ...]
-    rest: tuple[Stretch, ...]
+    weights: tuple[TensorSegment, ...]
+    dense_part: tuple[TensorSegment, ...]
 
-    def stretches(self) -> Stretches:
-        """The weights' stretches as an array for the kernels."""
+    def segments(self) -> Segments:
+        """Return the segments of the sparsified weights, as an array for the kernels."""
         return np.array([(w.start, w.stop) for w in self.weights], np.int64).reshape(-1, 2)
 
     @property
     def size(self) -> int:
-        """How many weights there are."""
+        """Number of sparsified weights."""
         return sum(w.stop - w.start for w in self.weights)
 
     @property
-    def rest_size(self) -> int:
-        """How many numbers are not sparsified."""
-        return sum(r.stop - r.start for r in self.rest)
+    def dense_part_size(self) -> int:
+        """Number of values in the dense part, which is not sparsified."""
+        return sum(r.stop - r.start for r in self.dense_part)
 
 
 @lru_cache(maxsize=64)
-def split(layout: Layout, *, all_tensors: bool = False) -> Parts:
-    """The weights of a layout and the rest; with ``all_tensors`` biases and norms count as weights."""
-    weights: list[Stretch] = []
-    rest: list[Stretch] = []
+def split_layout(layout: Layout, *, all_tensors: bool = False) -> SparseLayout:
+    """Split a layout into sparsified weights and dense part; with ``all_tensors`` all tensors are weights."""
+    weights: list[TensorSegment] = []
+    dense_part: list[TensorSegment] = []
     for tensor in layout:
         if tensor.size:
-            place = layout.slice(tensor.name)
-            chosen = weights if all_tensors or tensor.role in WEIGHTS else rest
-            chosen.append(Stretch(tensor, place.start, place.stop))
-    return Parts(tuple(weights), tuple(rest))
+            position = layout.slice(tensor.name)
+            segments = weights if all_tensors or tensor.role in WEIGHT_ROLES else dense_part
+            segments.append(TensorSegment(tensor, position.start, position.stop))
+    return SparseLayout(tuple(weights), tuple(dense_part))
 
 
 @lru_cache(maxsize=256)
-def share(part: float, count: int) -> Fraction:
-    """A share of a count, exactly: 0.07 of 100 is 7, not 7.000000000000001."""
-    return Fraction(repr(float(part))) * count
+def exact_fraction(fraction: float, count: int) -> Fraction:
+    """Return a sparsity as an exact fraction of a count: 0.07 of 100 is 7, not 7.000000000000001."""
+    return Fraction(repr(float(fraction))) * count
 
 
 def check_fits(update: Vector, layout: Layout) -> Vector:
-    """The update, contiguous, if it fits; whether it is finite shows later, at no extra pass."""
+    """Return an update to sparsify as a contiguous vector if it fits the layout; finiteness is checked later."""
     fits = isinstance(update, np.ndarray) and update.dtype == np.float32 and update.shape == (layout.size,)
-    return np.ascontiguousarray(update if fits else layout.check(update, whose="update"))
+    return np.ascontiguousarray(update if fits else layout.check(update, label="update"))
 
 
-def write_rest(update: Vector, parts: Parts, form: str, layout: Layout) -> bytes:
-    """The numbers that are not sparsified, raw or as half floats."""
-    if not parts.rest:
+def write_dense_part(update: Vector, sparse_layout: SparseLayout, encoding: str, layout: Layout) -> bytes:
+    """Return the dense part, the values that are not sparsified, raw or as half floats."""
+    if not sparse_layout.dense_part:
         return b""
-    values = np.concatenate([update[r.start : r.stop] for r in parts.rest])
+    values = np.concatenate([update[r.start : r.stop] for r in sparse_layout.dense_part])
     if not np.isfinite(values).all():
-        layout.check(update, whose="update")
-    return values.astype("<f4").tobytes() if form == "raw" else to_half(values)
+        layout.check(update, label="update")
+    return values.astype("<f4").tobytes() if encoding == "raw" else to_half(values)
 
 
-def rest_bytes(parts: Parts, form: str) -> int:
-    """How long the rest is on the wire."""
-    if not parts.rest:
+def dense_part_bytes(sparse_layout: SparseLayout, encoding: str) -> int:
+    """Return the bytes of the dense part in a sparse payload."""
+    if not sparse_layout.dense_part:
         return 0
-    return 4 * parts.rest_size if form == "raw" else 2 + 2 * parts.rest_size
+    return 4 * sparse_layout.dense_part_size if encoding == "raw" else 2 + 2 * sparse_layout.dense_part_size
 
 
-def read_rest(body: memoryview, parts: Parts, form: str) -> Vector:
-    """The numbers that are not sparsified."""
-    payload_format.exact(body, rest_bytes(parts, form))
-    if not parts.rest:
+def read_dense_part(body: memoryview, sparse_layout: SparseLayout, encoding: str) -> Vector:
+    """Return the values of the dense part of a sparse payload."""
+    payload_format.check_body_size(body, dense_part_bytes(sparse_layout, encoding))
+    if not sparse_layout.dense_part:
         return np.zeros(0, np.float32)
-    if form == "raw":
-        return finite(np.frombuffer(body, "<f4").astype(np.float32))
-    return from_half(body, parts.rest_size)
+    if encoding == "raw":
+        return check_finite_update(np.frombuffer(body, "<f4").astype(np.float32))
+    return from_half(body, sparse_layout.dense_part_size)
 
 
 def check_scale(scale: float) -> float:
-    """The size of all entries, if it can be one."""
+    """Return the common magnitude of a sparse payload's entries; raise an error if negative or not finite."""
     if not math.isfinite(scale) or scale < 0:
-        raise PayloadError("the payload is broken: its scale is not usable", remedy="send it again")
+        raise payload_format.payload_error(f"its scale is {scale}")
     return scale
 
 
 @dataclass(frozen=True, slots=True)
-class Sparse:
-    """A sparse update: some entries, and the dense rest."""
+class SparsePayload:
+    """Sparse update: its entries and the dense part."""
 
-    places: Places
+    indices: Indices
     values: Vector
-    rest: Vector
-    parts: Parts
+    dense_part: Vector
+    sparse_layout: SparseLayout
 
-    def dense(self, layout: Layout) -> Vector:
-        """The whole update."""
+    def to_vector(self, layout: Layout) -> Vector:
+        """Return a sparse update as a full vector."""
         vector = layout.zeros()
-        vector[self.places] = self.values
-        for stretch, values in self._rest():
-            vector[stretch.start : stretch.stop] = values
+        vector[self.indices] = self.values
+        for segment, values in self._dense_segments():
+            vector[segment.start : segment.stop] = values
         return vector
 
     def add_to(self, total: NDArray[np.float64], weight: float) -> None:
-        """Add it to a sum, in time proportional to its entries."""
-        from abaton.kernels.vector_ops import add_entries
+        """Add a sparse update to a sum, in time proportional to its entries."""
+        from abaton.kernels.vector_ops import scatter_add
 
-        add_entries(total, self.places, self.values, weight)
-        for stretch, values in self._rest():
-            total[stretch.start : stretch.stop] += weight * values.astype(np.float64)
+        scatter_add(total, self.indices, self.values, weight)
+        for segment, values in self._dense_segments():
+            total[segment.start : segment.stop] += weight * values.astype(np.float64)
 
-    def _rest(self) -> list[tuple[Stretch, Vector]]:
-        ends = np.cumsum([r.stop - r.start for r in self.parts.rest])
-        return list(zip(self.parts.rest, np.split(self.rest, ends[:-1]), strict=True)) if len(ends) else []
+    def _dense_segments(self) -> list[tuple[TensorSegment, Vector]]:
+        ends = np.cumsum([r.stop - r.start for r in self.sparse_layout.dense_part])
+        return (
+            list(zip(self.sparse_layout.dense_part, np.split(self.dense_part, ends[:-1]), strict=True))
+            if len(ends)
+            else []
+        )
 
 
 @dataclass(frozen=True, slots=True)
-class SparseCodec(Written, ABC):
-    """A codec that can open a payload without making the whole vector."""
+class SparseCodec(SpecifiedComponent, ABC):
+    """Codec whose payloads are summed without a full vector per learner."""
 
     code: ClassVar[int]
-    unbiased: ClassVar[bool] = False
+    is_unbiased: ClassVar[bool] = False
 
     @abstractmethod
-    def encode(self, update: Vector, layout: Layout, key: Key) -> bytes:
-        """The update as a payload."""
+    def encode(self, update: Vector, layout: Layout, key: CodecKey) -> bytes:
+        """Encode the update as a sparse payload (base class)."""
 
     @abstractmethod
-    def open(self, payload: bytes, layout: Layout) -> Sparse:
-        """The entries of a payload; everything is checked against the layout and the settings first."""
+    def open_payload(self, payload: bytes, layout: Layout) -> SparsePayload:
+        """Return the entries of a sparse payload, checked against layout and settings (base class)."""
 
-    def decode(self, payload: bytes, layout: Layout, key: Key) -> Vector:
-        """The ternary update."""
-        return self.open(payload, layout).dense(layout)
+    def decode(self, payload: bytes, layout: Layout, key: CodecKey) -> Vector:
+        """Decode a sparse payload to the full ternary update."""
+        return self.open_payload(payload, layout).to_vector(layout)
 
     def accumulator(self, layout: Layout, round_key: bytes) -> SparseSum:
-        """A sum that adds entries only."""
+        """Return an empty sum that adds the entries of sparse updates only."""
         return SparseSum(self, layout, round_key)
 
 
 class SparseSum(DecodedSum):
-    """Adds entries where they belong: a round costs what was sent, not the model's size for each learner."""
+    """Sum that adds entries at their indices: the cost depends on the entries sent, not on the size of the model."""
 
     def __init__(self, codec: SparseCodec, layout: Layout, round_key: bytes) -> None:
         super().__init__(codec, layout, round_key)
-        self._open = codec.open
+        self._open_payload = codec.open_payload
 
-    def _include(self, payload: bytes, weight: float, key: Key) -> None:
-        self._open(payload, self.layout).add_to(self.sum, weight)
+    def _add_decoded(self, payload: bytes, weight: float, key: CodecKey) -> None:
+        self._open_payload(payload, self.layout).add_to(self.sum, weight)

@@ -1,8 +1,12 @@
 """``stc``: sparse ternary compression (Sattler et al. 2019).
 
-Only the largest share of the changes is sent, each as plus or minus their mean magnitude μ. The choice is
-exact: k = ⌈share · weights⌉, ties to the lowest place; μ is the mean of the k largest magnitudes. It is
-biased: what stays below the threshold never arrives unless ``error_feedback`` keeps it for the next round.
+Only the largest changes are sent, each as plus or minus their mean magnitude μ. The selection is
+exact: k = ⌈sparsity · weights⌉, ties by lowest index; μ is the mean of the k largest magnitudes. The codec is
+biased: smaller changes are lost unless ``error_feedback`` adds them to the next update.
+
+Biases are float16 by default, because one bias affects a whole unit and is not sparse; ``biases=sparse`` is the
+published behaviour. ``golomb`` is the default coding: context coding is 3 % larger on noise and takes 16 ns per weight
+there.
 """
 
 from __future__ import annotations
@@ -18,23 +22,23 @@ from abaton.codecs import index_coding, payload_format, sparse_codec
 from abaton.codecs.base import check_choice, check_number
 
 if TYPE_CHECKING:
-    from abaton.codecs.base import Key
-    from abaton.codecs.sparse_codec import Parts, Sparse
+    from abaton.codecs.base import CodecKey
+    from abaton.codecs.sparse_codec import SparseLayout, SparsePayload
     from abaton.layout import Layout, Vector
 
 SCOPES, CODINGS, BIASES = ("global", "tensor"), ("golomb", "context"), ("fp16", "raw", "sparse")
-_GROUP = struct.Struct("<fI")
+_GROUP_HEADER = struct.Struct("<fI")
 
 
 @dataclass(frozen=True, slots=True)
 class Stc(sparse_codec.SparseCodec):
-    """Sends the largest changes only, all with one magnitude.
+    """STC codec: the largest changes, all with one magnitude.
 
     Args:
-        sparsity: The share of weights that is sent.
-        scope: One choice and one μ over all weights, or one for each tensor.
-        coding: How places are written: Golomb-Rice gaps, or the smaller and slower context coder.
-        biases: How biases and norms travel: as half floats, raw, or sparsified with the weights.
+        sparsity: Fraction of weights that is sent.
+        scope: One selection and one μ over all weights, or one for each tensor.
+        coding: Coding of the indices: Golomb-Rice, or the smaller and slower context coder.
+        biases: Encoding of biases and norms: half floats, raw, or sparsified with the weights.
     """
 
     sparsity: float
@@ -46,89 +50,95 @@ class Stc(sparse_codec.SparseCodec):
     code: ClassVar[int] = 3
 
     def __post_init__(self) -> None:
-        check_number("sparsity", self.sparsity, 0, 1, above=True)
+        check_number("sparsity", self.sparsity, 0, 1, exclusive=True)
         check_choice("scope", self.scope, SCOPES)
         check_choice("coding", self.coding, CODINGS)
         check_choice("biases", self.biases, BIASES)
 
     @property
     def flags(self) -> int:
-        """The settings that a reader of the payload must share."""
+        """Settings of STC that a decoder of the payload must share."""
         return SCOPES.index(self.scope) | CODINGS.index(self.coding) << 2 | BIASES.index(self.biases) << 4
 
-    def encode(self, update: Vector, layout: Layout, key: Key) -> bytes:
-        """The chosen places and signs, μ, and the biases."""
-        from abaton.kernels.topk import largest
-        from abaton.kernels.vector_ops import inside
+    def encode(self, update: Vector, layout: Layout, key: CodecKey) -> bytes:
+        """Encode with STC: indices and signs of the largest values, μ, and the biases."""
+        from abaton.kernels.topk import top_k
+        from abaton.kernels.vector_ops import segment_values
 
-        update, parts = sparse_codec.check_fits(update, layout), self._parts(layout)
-        heads, lists, bits, found = [], [], update.view(np.uint32), []
-        for group in self._groups(parts):
-            stretches = group.stretches()
+        update, sparse_layout = sparse_codec.check_fits(update, layout), self._sparse_layout(layout)
+        headers, coded_indices, bits, selected = [], [], update.view(np.uint32), []
+        for group in self._groups(sparse_layout):
+            segments = group.segments()
             k = self._count(group.size)
-            places, values, total = largest(bits, stretches, k)
+            indices, values, total = top_k(bits, segments, k)
             if not math.isfinite(total):
-                layout.check(update, whose="update")
-            heads.append(_GROUP.pack(total / k, len(places)))
+                layout.check(update, label="update")
+            headers.append(_GROUP_HEADER.pack(total / k, len(indices)))
             if self.coding == "golomb":
-                lists.append(index_coding.write_golomb(*inside(places, values, stretches), group.size))
+                coded_indices.append(
+                    index_coding.write_golomb(*segment_values(indices, values, segments), group.size)
+                )
             else:
-                found.append((places, values))
-        if self.coding == "context" and found:
-            places, values = (np.concatenate(part) for part in zip(*found, strict=True))
-            told, negative = inside(places, values, parts.stretches())
-            lists.append(index_coding.write_context(told, negative, parts.weights))
-        rest = sparse_codec.write_rest(update, parts, self.biases, layout)
-        return payload_format.pack(self.code, layout, *heads, *lists, rest, flags=self.flags)
+                selected.append((indices, values))
+        if self.coding == "context" and selected:
+            indices, values = (np.concatenate(arrays) for arrays in zip(*selected, strict=True))
+            compact_indices, negative = segment_values(indices, values, sparse_layout.segments())
+            coded_indices.append(index_coding.write_context(compact_indices, negative, sparse_layout.weights))
+        dense_part = sparse_codec.write_dense_part(update, sparse_layout, self.biases, layout)
+        return payload_format.pack(self.code, layout, *headers, *coded_indices, dense_part, flags=self.flags)
 
-    def open(self, payload: bytes, layout: Layout) -> Sparse:
-        """The entries of a payload; everything is checked against the layout and the settings first."""
-        from abaton.kernels.vector_ops import outside
+    def open_payload(self, payload: bytes, layout: Layout) -> SparsePayload:
+        """Return the entries of an STC payload, checked against the layout and the settings."""
+        from abaton.kernels.vector_ops import expand_indices
 
-        body, parts = (
+        body, sparse_layout = (
             payload_format.unpack(payload, self.code, layout, flags=self.flags).body,
-            self._parts(layout),
+            self._sparse_layout(layout),
         )
-        if payload_format.read(payload).flags != self.flags:
-            raise index_coding.index_payload_error("it was written with other settings")
-        groups = self._groups(parts)
-        if len(body) < _GROUP.size * len(groups) + sparse_codec.rest_bytes(parts, self.biases):
-            raise index_coding.index_payload_error("it is too short")
-        heads = [_GROUP.unpack_from(body, _GROUP.size * i) for i in range(len(groups))]
-        for group, (scale, count) in zip(groups, heads, strict=True):
+        if payload_format.read_header(payload).flags != self.flags:
+            raise payload_format.payload_error("it has other settings")
+        groups = self._groups(sparse_layout)
+        if len(body) < _GROUP_HEADER.size * len(groups) + sparse_codec.dense_part_bytes(
+            sparse_layout, self.biases
+        ):
+            raise payload_format.payload_error("it is too short")
+        headers = [_GROUP_HEADER.unpack_from(body, _GROUP_HEADER.size * i) for i in range(len(groups))]
+        for group, (scale, count) in zip(groups, headers, strict=True):
             sparse_codec.check_scale(scale)
             if count > self._count(group.size):
-                raise index_coding.index_payload_error(
-                    f"{count:,} entries where {self._count(group.size):,} are allowed"
+                raise payload_format.payload_error(
+                    f"it has {count:,} entries, {self._count(group.size):,} are allowed"
                 )
-        cut = len(body) - sparse_codec.rest_bytes(parts, self.biases)
-        rest = sparse_codec.read_rest(body[cut:], parts, self.biases)
-        body = body[_GROUP.size * len(groups) : cut]
-        counts = [count for _, count in heads]
+        dense_start = len(body) - sparse_codec.dense_part_bytes(sparse_layout, self.biases)
+        dense_part = sparse_codec.read_dense_part(body[dense_start:], sparse_layout, self.biases)
+        body = body[_GROUP_HEADER.size * len(groups) : dense_start]
+        counts = [count for _, count in headers]
         if self.coding == "context" and groups:
-            told, negative, per_tensor = index_coding.read_context(body, sum(counts), parts.weights)
+            compact_indices, negative, per_tensor = index_coding.read_context(
+                body, sum(counts), sparse_layout.weights
+            )
             if self.scope == "tensor" and list(per_tensor) != counts:
-                raise index_coding.index_payload_error(
-                    "a tensor has another number of entries than announced"
-                )
-            places = outside(told, parts.stretches())
+                raise payload_format.payload_error("the entries of a tensor differ from its count")
+            indices = expand_indices(compact_indices, sparse_layout.segments())
         else:
-            lists = [(np.zeros(0, np.uint32), np.zeros(0, np.bool_))]
+            entries = [(np.zeros(0, np.uint32), np.zeros(0, np.bool_))]
             for group, count in zip(groups, counts, strict=True):
-                told, negative, body = index_coding.read_golomb(body, count, group.size)
-                lists.append((outside(told, group.stretches()), negative))
-            payload_format.exact(body, 0)
-            places, negative = (np.concatenate(part) for part in zip(*lists, strict=True))
-        scales = np.repeat(np.array([scale for scale, _ in heads], np.float32), counts)
-        return sparse_codec.Sparse(places, np.where(negative, -scales, scales), rest, parts)
+                compact_indices, negative, body = index_coding.read_golomb(body, count, group.size)
+                entries.append((expand_indices(compact_indices, group.segments()), negative))
+            payload_format.check_body_size(body, 0)
+            indices, negative = (np.concatenate(arrays) for arrays in zip(*entries, strict=True))
+        scales = np.repeat(np.array([scale for scale, _ in headers], np.float32), counts)
+        return sparse_codec.SparsePayload(
+            indices, np.where(negative, -scales, scales), dense_part, sparse_layout
+        )
 
-    def _parts(self, layout: Layout) -> Parts:
-        return sparse_codec.split(layout, all_tensors=self.biases == "sparse")
+    def _sparse_layout(self, layout: Layout) -> SparseLayout:
+        return sparse_codec.split_layout(layout, all_tensors=self.biases == "sparse")
 
-    def _groups(self, parts: Parts) -> list[Parts]:
+    def _groups(self, sparse_layout: SparseLayout) -> list[SparseLayout]:
         if self.scope == "global":
-            return [parts] if parts.weights else []
-        return [sparse_codec.Parts((weight,), ()) for weight in parts.weights]
+            return [sparse_layout] if sparse_layout.weights else []
+        return [sparse_codec.SparseLayout((weight,), ()) for weight in sparse_layout.weights]
 
     def _count(self, size: int) -> int:
-        return math.ceil(sparse_codec.share(self.sparsity, size))
+        return math.ceil(sparse_codec.exact_fraction(self.sparsity, size))

@@ -1,9 +1,8 @@
-"""The community model: what the learners' updates add up to.
+"""Running weighted average of learners' updates.
 
-Three ways of mixing. `Mean`: the version before, plus the weighted mean of the updates of one mix (synchronous,
-buffered). `Newest`: the weighted mean of the newest model of every learner, exchanged in one
-pass over the parameters at each commit (Metis' cached community model). `Pulled`: every commit pulls the model towards
-it (FedAsync).
+`RoundMeanModel` adds the weighted mean of a round's or a buffer's updates to the previous version. `LatestMeanModel` is
+the weighted mean of every learner's latest model, exchanged in one pass over the parameters at each commit (Metis'
+cached community model). `FedAsyncModel` moves towards each committed model.
 """
 
 from __future__ import annotations
@@ -15,135 +14,154 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from abaton.codecs import Accumulator, Key, Pipeline
-from abaton.controller.model_cache import Shelf
-from abaton.controller.robust_aggregation import Blend, Memory, Optimiser, Plain, Reach, Robust
-from abaton.controller.strategies import Rules
+from abaton.codecs import Accumulator, CodecKey, CodecPipeline
+from abaton.controller.model_cache import ModelCache
+from abaton.controller.robust_aggregation import FedAsyncContribution, RobustAggregator, UpdateNormBound
+from abaton.controller.server_optimiser import OptimiserState, ServerOptimiser, ServerSgd
+from abaton.controller.strategies import Strategy
 from abaton.errors import AbatonError
-from abaton.kernels import Layout, Vector
+from abaton.layout import Layout, Vector
 from abaton.training import TrainSettings
 
-# The sum of all shares' bounds lies between these, in units of the scale: above, it could overflow 64 bits; below, the
-# mix would lose digits that float32 has.
-_MOST, _AIM, _LEAST = 2.0**62, 2.0**52, 2.0**40
-_NOTHING = 1e-30  # a weight at or below this counts as none
-_WHOLE = 1 << 160  # weights are summed as whole numbers of this unit: exact, in any order, in constant time
+# Range of the sum of all bounds, in units of the scale: above, it could overflow 64 bits; below, the mean would lose
+# digits that float32 has.
+_MAX_SUM, _TARGET_SUM, _MIN_SUM = 2.0**62, 2.0**52, 2.0**40
+_MIN_WEIGHT = 1e-30  # a weight at or below this counts as 0
+_UNITS = 1 << 160  # weights are summed as integers in units of 2^-160: exact, in any order, in constant time
 
-
-_NEWEST = "newest/"  # what a learner's newest model is called when it is saved
+_LATEST = "latest/"  # prefix of a learner's latest model in a checkpoint
 
 Saved = tuple[Mapping[str, Any], Mapping[str, NDArray[Any]]]
 
 
 class CommunityModel(Protocol):
-    """The newest version, and what has been committed since."""
+    """Latest version of the community model, and the updates committed since."""
 
     layout: Layout
-    codec: Pipeline
+    codec: CodecPipeline
     vector: Vector
-    reach: Reach
+    norm_bound: UpdateNormBound
 
-    def commit(self, weight: float, start: Vector, payload: bytes, key: Key) -> None:
-        """Let an update, made from a start vector, enter the mix."""
+    def commit(self, weight: float, start: Vector, payload: bytes, key: CodecKey) -> None:
+        """Aggregate an update that started from a vector into the community model (interface)."""
 
-    def retire(self, learner: str) -> None:
-        """Take a learner's share out of the mix."""
+    def remove_learner(self, learner: str) -> None:
+        """Remove a learner's contribution from the community model's aggregation (interface)."""
 
     def publish(self) -> Vector:
-        """Make the mix the newest version; the vectors of older versions stay as they were."""
+        """Return the aggregate as the community model's latest version; older vectors are not modified."""
 
     def save(self) -> Saved:
-        """Plain values and vectors that `load` makes the same model of; asked for between two events."""
+        """Return the aggregation's state as JSON values and arrays for `load`; called between two events."""
 
     def load(self, saved: Saved) -> None:
-        """Take over what `save` gave."""
+        """Restore the state of the community model's aggregation that `save` returned (interface)."""
 
 
 def community_model(
-    rules: Rules, layout: Layout, codec: Pipeline, initial: Vector, shelf: Shelf | None = None
+    strategy: Strategy,
+    layout: Layout,
+    codec: CodecPipeline,
+    initial: Vector,
+    model_cache: ModelCache | None = None,
 ) -> CommunityModel:
-    """The community model that the rules ask for; the shelf is where each learner's newest model lies, if kept."""
-    layout.check(initial, whose="the initial model")
-    if rules.privacy is not None:
-        rules.privacy.check(codec)
-    mixes, reach = rules.pacing.mixes, Reach(rules.longest, layout.size, rules.training)
-    if mixes != "newest":
-        return Mean(
-            layout, codec, initial, rules.server, rules.robust, reach, discounted=mixes == "discounted"
+    """Return the aggregation of a strategy; `model_cache` stores each learner's latest model where needed."""
+    layout.check(initial, label="the initial model")
+    if strategy.privacy is not None:
+        strategy.privacy.check(codec)
+    aggregation, norm_bound = (
+        strategy.scheduler.aggregation,
+        UpdateNormBound(strategy.max_norm_ratio, layout.size, strategy.training),
+    )
+    if aggregation != "latest":
+        return RoundMeanModel(
+            layout,
+            codec,
+            initial,
+            strategy.server_optimiser,
+            strategy.robust_aggregation,
+            norm_bound,
+            discounted=aggregation == "discounted",
         )
-    if isinstance(rules.mixing, Blend):
-        return Pulled(layout, codec, initial, rules.mixing.alpha, reach)
-    return Newest(layout, codec, initial, rules.server, shelf, reach)
+    if isinstance(strategy.contribution_rule, FedAsyncContribution):
+        return FedAsyncModel(layout, codec, initial, strategy.contribution_rule.alpha, norm_bound)
+    return LatestMeanModel(layout, codec, initial, strategy.server_optimiser, model_cache, norm_bound)
 
 
-def local_model(codec: Pipeline, layout: Layout, start: Vector, payload: bytes, key: Key) -> Vector:
-    """The model that a learner sent as a difference to where it started."""
-    made = start + codec.decode(payload, layout, key)
-    return layout.check(made, whose=f"the model of learner '{key.learner}'")
+def local_model(codec: CodecPipeline, layout: Layout, start: Vector, payload: bytes, key: CodecKey) -> Vector:
+    """Return the model of a learner to aggregate, from its start vector and its encoded update."""
+    model = start + codec.decode(payload, layout, key)
+    return layout.check(model, label=f"the model of learner '{key.learner}'")
 
 
-def bounded_model(mix: CommunityModel, start: Vector, payload: bytes, key: Key) -> Vector:
-    """The model that a learner sent, moved no further from where it started than it may reach."""
-    update = mix.codec.decode(payload, mix.layout, key)
-    share = mix.reach.share(key.learner, length_of(update))
-    made = start + (update if share == 1.0 else np.float32(share) * update)
-    return mix.layout.check(made, whose=f"the model of learner '{key.learner}'")
+def clip_update(community: CommunityModel, start: Vector, payload: bytes, key: CodecKey) -> Vector:
+    """Return the model of a learner to aggregate, with its update clipped to the norm bound."""
+    update = community.codec.decode(payload, community.layout, key)
+    factor = community.norm_bound.clip_factor(key.learner, update_norm(update))
+    model = start + (update if factor == 1.0 else np.float32(factor) * update)
+    return community.layout.check(model, label=f"the model of learner '{key.learner}'")
 
 
-def length_of(update: Vector) -> float:
-    """The Euclidean length of an update; one whose squares are too large for a float32 is measured exactly."""
+def update_norm(update: Vector) -> float:
+    """Return the Euclidean norm of an update before its aggregation, in float64 if float32 overflows."""
     with np.errstate(over="ignore"):
-        squares = float(np.dot(update, update))
-    if not math.isfinite(squares):
-        wide = update.astype(np.float64)
-        squares = float(np.dot(wide, wide))
-    return math.sqrt(squares)
+        squared_norm = float(np.dot(update, update))
+    if not math.isfinite(squared_norm):
+        update64 = update.astype(np.float64)
+        squared_norm = float(np.dot(update64, update64))
+    return math.sqrt(squared_norm)
 
 
-def _no_bound() -> Reach:
-    return Reach(0.0, 1, TrainSettings())
+def _no_bound() -> UpdateNormBound:
+    return UpdateNormBound(0.0, 1, TrainSettings())
 
 
-class Mean:
-    """The version before, plus the mean of some updates, added while still encoded where it can be.
+class RoundMeanModel:
+    """Previous version plus the mean of updates, which are summed while encoded where the codec supports it.
 
-    Updates of a mix that start from one version share the randomness of its codec, and a sum. A robust mix needs to see
-    the updates side by side, so they are decoded for it.
+    Updates that start from the same version share the codec's randomness and an accumulator. Robust aggregation needs
+    the decoded updates.
     """
 
     def __init__(
         self,
         layout: Layout,
-        codec: Pipeline,
+        codec: CodecPipeline,
         initial: Vector,
-        server: Optimiser = Plain(),  # noqa: B008 - frozen and without state
-        robust: Robust | None = None,
-        reach: Reach | None = None,
+        server_optimiser: ServerOptimiser = ServerSgd(),  # noqa: B008 - frozen and without state
+        robust_aggregation: RobustAggregator | None = None,
+        norm_bound: UpdateNormBound | None = None,
         *,
         discounted: bool = False,
     ) -> None:
-        self.layout, self.codec, self.vector, self.reach = layout, codec, initial, reach or _no_bound()
-        self.server, self.robust, self.discounted = server, robust, discounted
-        self._memory = server.start(layout.size)
+        self.layout, self.codec, self.vector, self.norm_bound = (
+            layout,
+            codec,
+            initial,
+            norm_bound or _no_bound(),
+        )
+        self.server_optimiser, self.robust_aggregation = server_optimiser, robust_aggregation
+        self.discounted = discounted
+        self._optimiser_state = server_optimiser.start(layout.size)
         self._sums: dict[bytes, Accumulator] = {}
         self._totals: dict[bytes, float] = {}
         self._weights: list[float] = []
         self._rows: list[Vector] = []
-        self._shortened: list[tuple[float, Vector]] = []
+        self._clipped: list[tuple[float, Vector]] = []
 
-    def commit(self, weight: float, start: Vector, payload: bytes, key: Key) -> None:
-        """Add an update to the next mix."""
-        share, update = 1.0, None
-        if self.robust is not None or self.reach.factor:
+    def commit(self, weight: float, start: Vector, payload: bytes, key: CodecKey) -> None:
+        """Add an update to the aggregation of the round or buffer."""
+        factor, update = 1.0, None
+        if self.robust_aggregation is not None or self.norm_bound.max_norm_ratio:
             update = self.codec.decode(payload, self.layout, key)
-            self.layout.check(update, whose=f"the update of learner '{key.learner}'")
-            share = self.reach.share(key.learner, length_of(update))
-        if self.robust is not None:
+            self.layout.check(update, label=f"the update of learner '{key.learner}'")
+            factor = self.norm_bound.clip_factor(key.learner, update_norm(update))
+        if self.robust_aggregation is not None:
             assert update is not None
-            self._rows.append(update if share == 1.0 else np.float32(share) * update)
-        elif share < 1.0:
+            self._rows.append(update if factor == 1.0 else np.float32(factor) * update)
+        elif factor < 1.0:
             assert update is not None
-            self._shortened.append((weight, np.float32(share) * update))
+            self._clipped.append((weight, np.float32(factor) * update))
         else:
             if key.round not in self._sums:
                 self._sums[key.round] = self.codec.accumulator(self.layout, key.round)
@@ -151,242 +169,252 @@ class Mean:
             self._totals[key.round] = self._totals.get(key.round, 0.0) + weight
         self._weights.append(weight)
 
-    def retire(self, learner: str) -> None:
-        """Nothing to do: a round's mix holds only that round's updates."""
+    def remove_learner(self, learner: str) -> None:
+        """Do nothing: only updates of the current round are in the aggregated mean."""
 
     def publish(self) -> Vector:
-        """The next version."""
+        """Return the next version: the previous one plus the aggregated change of the round."""
         change = self._change()
         if change is not None:
-            taken, self._memory = self.server.apply(change, self._memory)
-            self.vector = self.layout.check(self.vector + taken, whose="the community model")
+            step, self._optimiser_state = self.server_optimiser.apply(change, self._optimiser_state)
+            self.vector = self.layout.check(self.vector + step, label="the community model")
         return self.vector
 
     def save(self) -> Saved:
-        """The newest version and the optimiser's memory; a round's sum never outlasts an event."""
-        return {"reach": self.reach.save()}, {"vector": self.vector, **_memory_arrays(self._memory)}
+        """Return the aggregate's latest version and the server optimiser's state; no round's sum outlasts an event."""
+        return {"norm_bound": self.norm_bound.save()}, {
+            "vector": self.vector,
+            **_state_arrays(self._optimiser_state),
+        }
 
     def load(self, saved: Saved) -> None:
-        """Take over what was saved."""
-        about, arrays = saved
-        self.reach.load(about["reach"])
-        self.vector, self._memory = arrays["vector"], _memory_of(arrays)
+        """Restore the latest version of the round mean and the server optimiser's state."""
+        values, arrays = saved
+        self.norm_bound.load(values["norm_bound"])
+        self.vector, self._optimiser_state = arrays["vector"], _state_from_arrays(arrays)
 
     def _change(self) -> Vector | None:
-        """The mean of what was committed; nothing if nothing has any weight."""
+        """Return the aggregated change of the round; None if the sum of weights is 0."""
         total, change = sum(self._weights), None
-        if total > 0 and self.robust is not None:
-            change = self.robust.mix(np.stack(self._rows), np.array(self._weights))
+        if total > 0 and self.robust_aggregation is not None:
+            change = self.robust_aggregation.aggregate(np.stack(self._rows), np.array(self._weights))
         elif total > 0:
             change = self._mean(total)
         if change is not None and self.discounted and total < len(self._weights):
             change = change * np.float32(total / len(self._weights))
-        self._sums, self._totals, self._weights, self._rows, self._shortened = {}, {}, [], [], []
+        self._sums, self._totals, self._weights, self._rows, self._clipped = {}, {}, [], [], []
         return change
 
-    def _mean(self, total: float) -> Vector:
-        if len(self._sums) == 1 and not self._shortened:
+    def _mean(self, total_weight: float) -> Vector:
+        if len(self._sums) == 1 and not self._clipped:
             return next(iter(self._sums.values())).mean()
-        shares = [
-            weight / total * self._sums[start].mean().astype(np.float64)
+        terms = [
+            weight / total_weight * self._sums[start].mean().astype(np.float64)
             for start, weight in self._totals.items()
             if weight > 0
         ]
-        shares += [weight / total * update.astype(np.float64) for weight, update in self._shortened]
-        return np.asarray(sum(shares), np.float32)
+        terms += [weight / total_weight * update.astype(np.float64) for weight, update in self._clipped]
+        return np.asarray(sum(terms), np.float32)
 
 
-class Newest:
-    """The weighted mean of every learner's newest model, in time that does not depend on the number of learners.
+class LatestMeanModel:
+    """Weighted mean of every learner's latest model, in time independent of the number of learners.
 
-    The sum is kept in 64-bit whole numbers. Its scale is chosen from the models' norms and weights so that it can
-    neither overflow nor lose digits; when they leave that range, the sum is built again from the newest models with a
-    new scale. Under one scale the mix has the same bits in any order of the same commits.
+    The sum is stored as 64-bit integers. Its scale is chosen from the models' norms and weights so that it neither
+    overflows nor loses digits; outside that range the sum is computed again from the latest models with a new scale.
+    With one scale the mean has the same bits for any order of the same commits.
     """
 
     def __init__(
         self,
         layout: Layout,
-        codec: Pipeline,
+        codec: CodecPipeline,
         initial: Vector,
-        server: Optimiser = Plain(),  # noqa: B008 - frozen and without state
-        shelf: Shelf | None = None,
-        reach: Reach | None = None,
+        server_optimiser: ServerOptimiser = ServerSgd(),  # noqa: B008 - frozen and without state
+        model_cache: ModelCache | None = None,
+        norm_bound: UpdateNormBound | None = None,
     ) -> None:
-        self.layout, self.codec, self.vector, self.server = layout, codec, initial, server
-        self.reach = reach or _no_bound()
-        self._memory = server.start(layout.size)
-        self._mixed: Vector | None = None
+        self.layout, self.codec, self.vector = layout, codec, initial
+        self.server_optimiser = server_optimiser
+        self.norm_bound = norm_bound or _no_bound()
+        self._optimiser_state = server_optimiser.start(layout.size)
+        self._mean: Vector | None = None
         self._total = np.zeros(layout.size, dtype=np.int64)
-        self._kept = Shelf(layout.size) if shelf is None else shelf
+        self._models = ModelCache(layout.size) if model_cache is None else model_cache
         self._weights: dict[str, float] = {}
         self._bounds: dict[str, float] = {}
         self._weight_sum = self._bound_sum = 0
         self._scale = 1.0
 
-    def commit(self, weight: float, start: Vector, payload: bytes, key: Key) -> None:
-        """Exchange the learner's old share for its new one."""
-        model = bounded_model(self, start, payload, key)
+    def commit(self, weight: float, start: Vector, payload: bytes, key: CodecKey) -> None:
+        """Replace the learner's previous model in the aggregated mean of all latest models."""
+        model = clip_update(self, start, payload, key)
         if not (math.isfinite(weight) and weight >= 0):
             raise AbatonError(
-                f"the weight of learner '{key.learner}' is {weight}", remedy="check the weighting"
+                f"the weight of learner '{key.learner}' is {weight}",
+                remedy="use a weighting that is finite and >= 0",
             )
         self.replace(key.learner, model, weight)
 
     def replace(self, learner: str, model: Vector, weight: float) -> None:
-        """Let a model take the place of the learner's former one."""
-        weight = weight if weight > _NOTHING else 0.0
-        self._set_bound(learner, weight * 1.01 * length_of(model))
+        """Replace the learner's previous model in the aggregation's weighted sum."""
+        weight = weight if weight > _MIN_WEIGHT else 0.0
+        self._set_bound(learner, weight * 1.01 * update_norm(model))
         self._fit(replaced=learner)
         self._exchange(learner, model, weight)
 
-    def retire(self, learner: str) -> None:
-        """Take a learner's share out, exactly as it was put in."""
-        if learner in self._kept:
-            self._exchange(learner, self._kept.get(learner), 0.0)
-            self._kept.drop(learner)
+    def remove_learner(self, learner: str) -> None:
+        """Subtract a learner's latest model from the aggregated sum exactly as it was added."""
+        if learner in self._models:
+            self._exchange(learner, self._models.get(learner), 0.0)
+            self._models.drop(learner)
             del self._weights[learner]
             self._set_bound(learner, 0.0)
             scale = self._scale
             self._fit()
-            if (
-                self._mixed is not None and self._scale != scale
-            ):  # it had only the digits that the old scale left
-                self._mixed = (self._total * self._inverse()).astype(np.float32)
+            # After a change of scale the mean has more digits than before.
+            if self._mean is not None and self._scale != scale:
+                self._mean = (self._total * self._inverse()).astype(np.float32)
 
     def publish(self) -> Vector:
-        """The next version."""
-        if self._mixed is not None:
-            if isinstance(self.server, Plain):
-                self.vector = self._mixed
+        """Return the next version, aggregated from every learner's latest model."""
+        if self._mean is not None:
+            if isinstance(self.server_optimiser, ServerSgd):
+                self.vector = self._mean
             else:
-                taken, self._memory = self.server.apply(self._mixed - self.vector, self._memory)
-                self.vector = self.layout.check(self.vector + taken, whose="the community model")
-            self._mixed = None
+                step, self._optimiser_state = self.server_optimiser.apply(
+                    self._mean - self.vector, self._optimiser_state
+                )
+                self.vector = self.layout.check(self.vector + step, label="the community model")
+            self._mean = None
         return self.vector
 
     def save(self) -> Saved:
-        """The exact sum with everything it is made of."""
-        about = {
+        """Return the exact aggregated sum, the weights and every learner's latest model."""
+        values = {
             "weights": self._weights,
             "bounds": self._bounds,
             "sums": [str(self._weight_sum), str(self._bound_sum)],
             "scale": self._scale,
-            "reach": self.reach.save(),
+            "norm_bound": self.norm_bound.save(),
         }
         arrays: dict[str, NDArray[Any]] = {"vector": self.vector, "total": self._total}
-        if self._mixed is not None:
-            arrays["mixed"] = self._mixed
-        return about, _WithNewest({**arrays, **_memory_arrays(self._memory)}, self._kept)
+        if self._mean is not None:
+            arrays["mean"] = self._mean
+        return values, _ArraysWithLatest({**arrays, **_state_arrays(self._optimiser_state)}, self._models)
 
     def load(self, saved: Saved) -> None:
-        """Take over what was saved; the sum goes on with the same bits."""
-        about, arrays = saved
-        self.vector, self._total, self._mixed = arrays["vector"], arrays["total"].copy(), arrays.get("mixed")
-        self._memory = _memory_of(arrays)
-        self.reach.load(about["reach"])
-        self._weights, self._bounds = dict(about["weights"]), dict(about["bounds"])
-        self._scale = about["scale"]
-        self._weight_sum, self._bound_sum = map(int, about["sums"])
+        """Restore the aggregated sum and the learners' latest models with the same bits."""
+        values, arrays = saved
+        self.vector, self._total, self._mean = arrays["vector"], arrays["total"].copy(), arrays.get("mean")
+        self._optimiser_state = _state_from_arrays(arrays)
+        self.norm_bound.load(values["norm_bound"])
+        self._weights, self._bounds = dict(values["weights"]), dict(values["bounds"])
+        self._scale = values["scale"]
+        self._weight_sum, self._bound_sum = map(int, values["sums"])
         for learner in self._weights:
-            self._kept.put(learner, arrays[f"{_NEWEST}{learner}"])
+            self._models.put(learner, arrays[f"{_LATEST}{learner}"])
 
     def _exchange(self, learner: str, model: Vector, weight: float) -> None:
-        from abaton.kernels.vector_ops import exchange
+        from abaton.kernels.vector_ops import exchange_weighted
 
-        before = self._weights.get(learner, 0.0)
-        kept = self._kept.get(learner) if learner in self._kept else np.zeros_like(model)
+        previous_weight = self._weights.get(learner, 0.0)
+        previous = self._models.get(learner) if learner in self._models else np.zeros_like(model)
         self._weights[learner] = weight
-        self._weight_sum += _whole(weight) - _whole(before)
-        mixed = np.empty_like(self.vector)
-        shares = weight * self._scale, before * self._scale
-        exchange(self._total, model, kept, *shares, self._inverse(), mixed)
-        self._kept.put(learner, kept)
-        self._mixed = mixed if self._weight_sum else None  # without any weight the model stays as it is
+        self._weight_sum += _to_units(weight) - _to_units(previous_weight)
+        mean = np.empty_like(self.vector)
+        factors = weight * self._scale, previous_weight * self._scale
+        exchange_weighted(self._total, model, previous, *factors, self._inverse(), mean)
+        self._models.put(learner, previous)
+        self._mean = mean if self._weight_sum else None  # with a weight sum of 0 the model stays unchanged
 
     def _inverse(self) -> float:
-        return 1 / self._scale / (self._weight_sum / _WHOLE) if self._weight_sum else 0.0
+        return 1 / self._scale / (self._weight_sum / _UNITS) if self._weight_sum else 0.0
 
     def _set_bound(self, learner: str, bound: float) -> None:
-        self._bound_sum += _whole(bound) - _whole(self._bounds.pop(learner, 0.0))
+        self._bound_sum += _to_units(bound) - _to_units(self._bounds.pop(learner, 0.0))
         if bound:
             self._bounds[learner] = bound
 
     def _fit(self, replaced: str | None = None) -> None:
-        """Choose another scale if the sum of the shares' bounds has outgrown, or fallen far below, the present one."""
-        bound = self._bound_sum / _WHOLE
-        if _LEAST <= bound * self._scale < _MOST or not bound:
+        """Choose another scale for the aggregated sum if its bounds are outside the range of the current one."""
+        bound = self._bound_sum / _UNITS
+        if _MIN_SUM <= bound * self._scale < _MAX_SUM or not bound:
             return
-        self._scale = 2.0 ** math.floor(math.log2(_AIM / bound))
+        self._scale = 2.0 ** math.floor(math.log2(_TARGET_SUM / bound))
         self._total[:] = 0
-        if (
-            replaced is not None and replaced in self._kept
-        ):  # its old share would not fit the new scale, and is about to go
-            self._kept.drop(replaced)
-            self._weight_sum -= _whole(self._weights.pop(replaced))
-        for learner in self._kept:
-            share = self._weights[learner] * self._scale
-            self._total += np.rint(share * self._kept.get(learner).astype(np.float64)).astype(np.int64)
+        # The replaced model is about to be subtracted and need not fit the new scale.
+        if replaced is not None and replaced in self._models:
+            self._models.drop(replaced)
+            self._weight_sum -= _to_units(self._weights.pop(replaced))
+        for learner in self._models:
+            factor = self._weights[learner] * self._scale
+            self._total += np.rint(factor * self._models.get(learner).astype(np.float64)).astype(np.int64)
 
 
-class _WithNewest(Mapping[str, NDArray[Any]]):
-    """Vectors, and each learner's newest model as it lies on the shelf: a copy of all may not fit in memory."""
+class _ArraysWithLatest(Mapping[str, NDArray[Any]]):
+    """Arrays of a checkpoint; learners' latest models are read from the cache, since copies may not fit in memory."""
 
-    def __init__(self, vectors: Mapping[str, NDArray[Any]], shelf: Shelf) -> None:
-        self._vectors, self._shelf = vectors, shelf
+    def __init__(self, vectors: Mapping[str, NDArray[Any]], model_cache: ModelCache) -> None:
+        self._vectors, self._model_cache = vectors, model_cache
 
     def __getitem__(self, name: str) -> NDArray[Any]:
-        learner = name.removeprefix(_NEWEST)
-        return self._vectors[name] if learner == name else self._shelf.get(learner)
+        learner = name.removeprefix(_LATEST)
+        return self._vectors[name] if learner == name else self._model_cache.get(learner)
 
     def __iter__(self) -> Iterator[str]:
         yield from self._vectors
-        yield from (_NEWEST + learner for learner in self._shelf)
+        yield from (_LATEST + learner for learner in self._model_cache)
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
 
 
-def _memory_arrays(memory: Memory) -> dict[str, NDArray[Any]]:
-    return {f"memory/{place}": values for place, values in enumerate(memory)}
+def _state_arrays(state: OptimiserState) -> dict[str, NDArray[Any]]:
+    return {f"optimiser_state/{index}": values for index, values in enumerate(state)}
 
 
-def _memory_of(arrays: Mapping[str, NDArray[Any]]) -> Memory:
-    names = (f"memory/{place}" for place in range(len(arrays)))
+def _state_from_arrays(arrays: Mapping[str, NDArray[Any]]) -> OptimiserState:
+    names = (f"optimiser_state/{index}" for index in range(len(arrays)))
     return tuple(arrays[name] for name in names if name in arrays)
 
 
-def _whole(number: float) -> int:
-    return int(number * float(_WHOLE))
+def _to_units(value: float) -> int:
+    return int(value * float(_UNITS))
 
 
-class Pulled:
-    """The community model pulled towards each commit by alpha times its weight."""
+class FedAsyncModel:
+    """Community model that moves towards each committed model by `alpha * weight`."""
 
     def __init__(
-        self, layout: Layout, codec: Pipeline, initial: Vector, alpha: float, reach: Reach | None = None
+        self,
+        layout: Layout,
+        codec: CodecPipeline,
+        initial: Vector,
+        alpha: float,
+        norm_bound: UpdateNormBound | None = None,
     ) -> None:
         self.layout, self.codec, self.vector, self.alpha = layout, codec, initial, alpha
-        self.reach = reach or _no_bound()
+        self.norm_bound = norm_bound or _no_bound()
 
-    def commit(self, weight: float, start: Vector, payload: bytes, key: Key) -> None:
-        """Pull the community model towards the learner's model."""
-        model = bounded_model(self, start, payload, key)
-        share = np.float32(min(1.0, self.alpha * weight))
-        self.vector = self.vector + share * (model - self.vector)
+    def commit(self, weight: float, start: Vector, payload: bytes, key: CodecKey) -> None:
+        """Aggregate as FedAsync: move the community model towards the learner's model."""
+        model = clip_update(self, start, payload, key)
+        factor = np.float32(min(1.0, self.alpha * weight))
+        self.vector = self.vector + factor * (model - self.vector)
 
-    def retire(self, learner: str) -> None:
-        """Nothing to do: nobody's share is kept apart."""
+    def remove_learner(self, learner: str) -> None:
+        """Do nothing: FedAsync's aggregation does not store contributions separately."""
 
     def publish(self) -> Vector:
-        """The next version."""
-        return self.layout.check(self.vector, whose="the community model")
+        """Return the next version of FedAsync's aggregation."""
+        return self.layout.check(self.vector, label="the community model")
 
     def save(self) -> Saved:
-        """The newest version."""
-        return {"reach": self.reach.save()}, {"vector": self.vector}
+        """Return the latest version of FedAsync's aggregation."""
+        return {"norm_bound": self.norm_bound.save()}, {"vector": self.vector}
 
     def load(self, saved: Saved) -> None:
-        """Take over what was saved."""
-        self.reach.load(saved[0]["reach"])
+        """Restore the latest version of FedAsync's aggregation."""
+        self.norm_bound.load(saved[0]["norm_bound"])
         self.vector = saved[1]["vector"]

@@ -1,4 +1,8 @@
-"""Pacing without rounds: every learner goes at its own pace; each commit makes a version, or each full buffer."""
+"""Asynchronous and buffered schedulers: no rounds, and each commit or each full buffer publishes a version.
+
+FedBuff leaves other weights open: here the weighted sum of a buffer is divided by the number of updates, or by the sum
+of weights if that is larger. A buffer is aggregated early when no learner is training, so that every run ends.
+"""
 
 from __future__ import annotations
 
@@ -9,191 +13,233 @@ from typing import TYPE_CHECKING
 from immutables import Map
 
 from abaton.controller.events import Instruction
-from abaton.controller.scheduler import Pacing, again, ask, ask_all, mix, rest, stop
-from abaton.controller.state import Answer, Contribution, State
-from abaton.training import CYCLES, Thresholds, TrainSettings, refuse, staleness_limit, whole
+from abaton.controller.scheduler import (
+    Scheduler,
+    aggregate_and_publish,
+    drain,
+    request_all,
+    request_training,
+    retry_task,
+    stop_run,
+)
+from abaton.controller.state import Contribution, ControllerState, Transition
+from abaton.training import (
+    STALENESS_CYCLES,
+    TrainSettings,
+    UpdateThresholds,
+    check_integer_setting,
+    refuse,
+    staleness_limit,
+)
 
 if TYPE_CHECKING:
-    from abaton.controller.strategies import Rules
+    from abaton.controller.strategies import Strategy
 
 
-class AtOnce(Pacing):
-    """Without rounds whoever is there trains, and nobody waits for the others."""
+class RoundlessScheduler(Scheduler):
+    """Scheduler without rounds: every present learner trains, independently of the others."""
 
-    budgets = frozenset({"controller"})
+    accounted_adversaries = frozenset({"controller"})
 
-    def begin(self, rules: Rules, state: State, now: float) -> Answer:
-        """Let everybody train."""
-        return ask_all(rules, state, sorted(state.present))
+    def on_start(self, strategy: Strategy, state: ControllerState, now: float) -> Transition:
+        """Start training at every learner at once, without rounds."""
+        return request_all(strategy, state, sorted(state.present))
 
-    def joined(self, rules: Rules, state: State, learner: str, now: float) -> Answer:
-        """Let a learner that is new start at once."""
-        return ask(rules, state, learner)
+    def on_learner_joined(
+        self, strategy: Strategy, state: ControllerState, learner: str, now: float
+    ) -> Transition:
+        """Start training at the new learner at once, as asynchronous and buffered schedulers do."""
+        return request_training(strategy, state, learner)
 
 
 @dataclass(frozen=True, slots=True)
-class Asynchronous(AtOnce):
-    """No rounds: every commit makes a new version, and its learner goes on from there at once.
+class AsynchronousScheduler(RoundlessScheduler):
+    """Scheduler that publishes a version at every commit; the learner continues from it at once.
 
     Attributes:
-        adaptive: thresholds of each group, for learners that decide themselves when to send; "" is any group.
-        attempts: how often in a row a learner's tasks may fail before it is left out.
+        adaptive: Update thresholds by group, for learners that decide when to send; "" is any group.
+        max_attempts: Number of times in a row that a learner's tasks may fail before no more are started.
     """
 
-    adaptive: Mapping[str, Thresholds] | None = None
-    attempts: int = 10
+    adaptive: Mapping[str, UpdateThresholds] | None = None
+    max_attempts: int = 10
 
-    mixes = "newest"
+    aggregation = "latest"
 
-    def ready(self, rules: Rules, state: State, made: Sequence[Contribution], now: float) -> Answer:
-        """Let each update enter the mix, publish it, and let its learner go on from there."""
-        said: tuple[Instruction, ...] = ()
-        for one in made:
-            state, more = self._commit(rules, state, one)
-            said += more
-            if state.stopped is not None:
-                return state, said
-        state, over = rest(rules, state)
-        return state, said + over
+    def on_updates_ready(
+        self, strategy: Strategy, state: ControllerState, contributions: Sequence[Contribution], now: float
+    ) -> Transition:
+        """Commit each update asynchronously, publish a version, and restart its learner."""
+        instructions: tuple[Instruction, ...] = ()
+        for contribution in contributions:
+            state, committed = self._commit(strategy, state, contribution)
+            instructions += committed
+            if state.stop_reason is not None:
+                return state, instructions
+        state, stopped = drain(strategy, state)
+        return state, instructions + stopped
 
-    def failed(self, rules: Rules, state: State, learner: str, now: float) -> Answer:
-        """Try again, or leave a learner out that keeps failing."""
-        return again(rules, state, learner, self.attempts)
+    def on_task_failed(
+        self, strategy: Strategy, state: ControllerState, learner: str, now: float
+    ) -> Transition:
+        """Retry the asynchronous task, up to `max_attempts` times in a row."""
+        return retry_task(strategy, state, learner, self.max_attempts)
 
-    def limit(self, settings: TrainSettings, state: State, learner: str) -> TrainSettings:
-        """Adaptive learners decide themselves, by their group's thresholds and their staleness."""
+    def adjust_settings(self, settings: TrainSettings, state: ControllerState, learner: str) -> TrainSettings:
+        """Return settings with the thresholds and the staleness limit of an adaptive asynchronous learner."""
         if self.adaptive is None:
             return settings
-        if settings.complete:  # without a validation set nobody can tell when to send
+        if settings.use_validation_data:  # thresholds need a validation set
             return replace(settings, steps=_last_steps(state, learner))
         group = state.present[learner].group
         return replace(
             settings,
-            adaptive=self.adaptive.get(group, self.adaptive.get("")),
-            committed=state.committed,
+            update_thresholds=self.adaptive.get(group, self.adaptive.get("")),
+            committed_steps=state.committed_steps,
             staleness_limit=staleness_limit(state.cycles.get(learner, ())),
         )
 
-    def rounds_done(self, rules: Rules, state: State) -> int:
-        """As many commits as there are learners count as a round."""
-        return state.version // rules.learners
+    def rounds_done(self, strategy: Strategy, state: ControllerState) -> int:
+        """Return the rounds of an asynchronous run; as many commits as there are learners count as one."""
+        return state.version // strategy.learners
 
-    def check(self, rules: Rules) -> None:
-        """Refuse thresholds for nobody."""
-        whole("pacing.attempts", self.attempts, least=1)
+    def check(self, strategy: Strategy) -> None:
+        """Raise a `SettingsError` for asynchronous update thresholds without groups."""
+        check_integer_setting("scheduler.max_attempts", self.max_attempts, minimum=1)
         if self.adaptive is not None and not self.adaptive:
-            refuse("pacing.adaptive", "empty", "use Thresholds for each group, or for '' as any group")
+            refuse(
+                "scheduler.adaptive", "empty", "use UpdateThresholds for each group, or for '' as any group"
+            )
 
-    def _commit(self, rules: Rules, state: State, made: Contribution) -> Answer:
-        learner, failures, cycles, finished = (
-            made.update.learner,
+    def _commit(self, strategy: Strategy, state: ControllerState, contribution: Contribution) -> Transition:
+        learner, failures, cycles, final_updates = (
+            contribution.update.learner,
             state.failures,
             state.cycles,
-            state.finished,
+            state.final_updates,
         )
         if learner in failures:
             failures = failures.delete(learner)
-        past = cycles.get(learner, ())
-        if len(past) < CYCLES:
-            cycles = cycles.set(learner, (*past, made.staleness))
-        if made.complete:
-            finished = finished.set(learner, finished.get(learner, 0) + 1)
-        state, said = mix(
-            rules, state, (made,), closes=False, failures=failures, cycles=cycles, finished=finished
+        learner_cycles = cycles.get(learner, ())
+        if len(learner_cycles) < STALENESS_CYCLES:
+            cycles = cycles.set(learner, (*learner_cycles, contribution.staleness))
+        if contribution.used_validation_data:
+            final_updates = final_updates.set(learner, final_updates.get(learner, 0) + 1)
+        state, instructions = aggregate_and_publish(
+            strategy,
+            state,
+            (contribution,),
+            closes_round=False,
+            failures=failures,
+            cycles=cycles,
+            final_updates=final_updates,
         )
-        if state.stopped is not None:
-            return state, said
-        state, asked = ask(rules, state, learner)
-        return state, said + asked
+        if state.stop_reason is not None:
+            return state, instructions
+        state, requests = request_training(strategy, state, learner)
+        return state, instructions + requests
 
 
 @dataclass(frozen=True, slots=True)
-class Buffered(AtOnce):
-    """No rounds, and fewer versions: every so many updates make one, and learners go on at once (FedBuff).
+class BufferedScheduler(RoundlessScheduler):
+    """Scheduler that publishes a version for every full buffer of updates (FedBuff; Nguyen et al., 2022).
 
-    Nguyen et al., 2022. An update waits in a buffer until it is full; then the version before, plus the mean of the
-    buffer, is the next one. Weights below one, such as those of `ByStaleness`, shorten an update as in the paper.
-    What is left in the buffer when nobody trains any more is the last mix.
+    A full buffer changes the previous version by the mean of its updates; learners continue at once. Weights below one,
+    such as those of `StalenessWeighting`, shorten an update as in the paper. Updates that remain when no learner trains
+    form the last aggregation.
 
     Attributes:
-        buffer: how many updates make a version; half as many as there are learners if not given.
-        attempts: how often in a row a learner's tasks may fail before it is left out.
+        buffer_size: Number of updates of a version; half the number of learners if None.
+        max_attempts: Number of times in a row that a learner's tasks may fail before no more are started.
     """
 
-    buffer: int | None = None
-    attempts: int = 10
+    buffer_size: int | None = None
+    max_attempts: int = 10
 
-    mixes = "discounted"
+    aggregation = "discounted"
 
-    def ready(self, rules: Rules, state: State, made: Sequence[Contribution], now: float) -> Answer:
-        """Put each update into the buffer, mix the buffer if it is full, and let the learner go on from there."""
-        said: tuple[Instruction, ...] = ()
-        for one in made:
-            state = _taken(state, one)
-            if len(state.ready) >= self.fewest(rules):
-                state, mixed = _emptied(rules, state)
-                said += mixed
-            if state.stopped is not None:
-                return state, said
-            state, asked = ask(rules, state, one.update.learner)
-            said += asked
-        return _ended(rules, rest(rules, state), said)
+    def on_updates_ready(
+        self, strategy: Strategy, state: ControllerState, contributions: Sequence[Contribution], now: float
+    ) -> Transition:
+        """Buffer each update, publish a version if the buffer is full, and restart the learner."""
+        instructions: tuple[Instruction, ...] = ()
+        for contribution in contributions:
+            state = _add_to_buffer(state, contribution)
+            if len(state.ready) >= self.min_updates(strategy):
+                state, published = _publish_buffer(strategy, state)
+                instructions += published
+            if state.stop_reason is not None:
+                return state, instructions
+            state, requests = request_training(strategy, state, contribution.update.learner)
+            instructions += requests
+        return _publish_remaining(strategy, drain(strategy, state), instructions)
 
-    def left(self, rules: Rules, state: State, learner: str, now: float) -> Answer:
-        """Go on without a learner that has gone; what it sent stays in the buffer."""
-        return _ended(rules, rest(rules, state))
+    def on_learner_left(
+        self, strategy: Strategy, state: ControllerState, learner: str, now: float
+    ) -> Transition:
+        """Continue the asynchronous run without the learner; its updates stay in the buffer."""
+        return _publish_remaining(strategy, drain(strategy, state))
 
-    def failed(self, rules: Rules, state: State, learner: str, now: float) -> Answer:
-        """Try again, or leave a learner out that keeps failing."""
-        return _ended(rules, again(rules, state, learner, self.attempts))
+    def on_task_failed(
+        self, strategy: Strategy, state: ControllerState, learner: str, now: float
+    ) -> Transition:
+        """Retry the task of a buffered, asynchronous run, up to `max_attempts` times in a row."""
+        return _publish_remaining(strategy, retry_task(strategy, state, learner, self.max_attempts))
 
-    def rounds_done(self, rules: Rules, state: State) -> int:
-        """As many updates as there are learners count as a round."""
-        return state.version * self.fewest(rules) // rules.learners
+    def rounds_done(self, strategy: Strategy, state: ControllerState) -> int:
+        """Return the rounds of a buffered run; as many updates as there are learners count as one."""
+        return state.version * self.min_updates(strategy) // strategy.learners
 
-    def fewest(self, rules: Rules) -> int:
-        """How many updates make a version."""
-        return -(-rules.learners // 2) if self.buffer is None else self.buffer
+    def min_updates(self, strategy: Strategy) -> int:
+        """Return the number of updates in the asynchronous buffer of a version."""
+        return -(-strategy.learners // 2) if self.buffer_size is None else self.buffer_size
 
-    def check(self, rules: Rules) -> None:
-        """Refuse a buffer that holds nothing."""
-        whole("pacing.attempts", self.attempts, least=1)
-        if self.buffer is not None:
-            whole("pacing.buffer", self.buffer, least=1)
+    def check(self, strategy: Strategy) -> None:
+        """Raise a `SettingsError` for an empty buffer of asynchronous updates."""
+        check_integer_setting("scheduler.max_attempts", self.max_attempts, minimum=1)
+        if self.buffer_size is not None:
+            check_integer_setting("scheduler.buffer_size", self.buffer_size, minimum=1)
 
 
-def _taken(state: State, made: Contribution) -> State:
-    """An update in the buffer, and what is remembered of its learner."""
-    learner, failures, finished = made.update.learner, state.failures, state.finished
+def _add_to_buffer(state: ControllerState, contribution: Contribution) -> ControllerState:
+    """Add an update to the asynchronous scheduler's buffer and reset its learner's failures."""
+    learner, failures, final_updates = contribution.update.learner, state.failures, state.final_updates
     if learner in failures:
         failures = failures.delete(learner)
-    if made.complete:
-        finished = finished.set(learner, finished.get(learner, 0) + 1)
-    ready = state.ready.set(made.update.task, made)
-    return state._replace(ready=ready, failures=failures, finished=finished)
+    if contribution.used_validation_data:
+        final_updates = final_updates.set(learner, final_updates.get(learner, 0) + 1)
+    ready = state.ready.set(contribution.update.task, contribution)
+    return state._replace(ready=ready, failures=failures, final_updates=final_updates)
 
 
-def _emptied(rules: Rules, state: State) -> Answer:
-    """A version made of the buffer, in the order in which its updates arrived."""
-    made = sorted(state.ready.values(), key=lambda one: (one.update.at, one.update.task))
-    return mix(rules, state, made, closes=False, ready=Map())
+def _publish_buffer(strategy: Strategy, state: ControllerState) -> Transition:
+    """Publish a version from the asynchronous scheduler's buffer, in the order of arrival."""
+    contributions = sorted(
+        state.ready.values(),
+        key=lambda contribution: (contribution.update.timestamp, contribution.update.task),
+    )
+    return aggregate_and_publish(strategy, state, contributions, closes_round=False, ready=Map())
 
 
-def _ended(rules: Rules, answer: Answer, before: tuple[Instruction, ...] = ()) -> Answer:
-    """A run that comes to its end mixes what is left in the buffer, unless a robust mix could not judge so few."""
-    state, said = answer
-    reason = state.stopped
-    few = rules.robust is not None and len(state.ready) < rules.robust.least
-    if reason is None or not state.ready or few:
-        return state, before + said
-    state, mixed = _emptied(rules, state._replace(stopped=None))
-    if state.stopped is not None:
-        return state, before + mixed
-    state, over = stop(state, reason)
-    return state, before + mixed + over
+def _publish_remaining(
+    strategy: Strategy, drained: Transition, before: tuple[Instruction, ...] = ()
+) -> Transition:
+    """Aggregate the rest of the asynchronous buffer when the run stops, unless robust aggregation needs more."""
+    state, instructions = drained
+    reason = state.stop_reason
+    is_too_small = (
+        strategy.robust_aggregation is not None and len(state.ready) < strategy.robust_aggregation.min_updates
+    )
+    if reason is None or not state.ready or is_too_small:
+        return state, before + instructions
+    state, published = _publish_buffer(strategy, state._replace(stop_reason=None))
+    if state.stop_reason is not None:
+        return state, before + published
+    state, stopped = stop_run(state, reason)
+    return state, before + published + stopped
 
 
-def _last_steps(state: State, learner: str) -> int:
-    if learner in state.past:
-        return state.past[learner].steps
-    return max(1, sum(past.steps for past in state.past.values()) // len(state.past))
+def _last_steps(state: ControllerState, learner: str) -> int:
+    if learner in state.last_commits:
+        return state.last_commits[learner].steps
+    return max(1, sum(past.steps for past in state.last_commits.values()) // len(state.last_commits))

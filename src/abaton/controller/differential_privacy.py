@@ -1,17 +1,15 @@
-"""Differential privacy of learners: the budget, what the codec must do for it, and what a run has spent of it.
+"""Differential privacy of learners: budget, requirements on the codec, and accounting.
 
-Each learner clips its update and adds noise before it leaves the site (`clip(norm=C) | gaussian_noise(std=S) | ...`).
-The promise is about a whole learner: whatever data it had instead, what is released would have looked almost the same.
-Other data can move a clipped update by up to 2 C, so noise is counted as S / (2 C).
+Each learner clips its update and adds noise before sending it (`clip(norm=C) | gaussian_noise(std=S) | ...`).
+Neighbouring federations differ in all data of one learner. Other data can change a clipped update by up to 2 C, so the
+noise multiplier of the accountant is S / (2 C).
 
-Who is kept from knowing decides what counts. `controller`: whoever sees single updates. Every update that a learner was
-asked for counts against the learner's own budget, also one that failed; drawing learners by lot hides nothing from the
-one who draws. `readers`: those who see only the community models. A round releases one mean with the noise of all its
-updates together, of learners drawn by lot, so it costs far less.
+The adversary decides what is accounted. `controller` sees single updates: every requested update counts against the
+learner's own budget, failed ones included, and sampling gives no amplification. `readers` see only the community
+models: a round releases one mean with the noise of all its updates, from sampled learners, and costs far less.
 
-Nothing here is an accountant of our own: epsilon is computed by `dp-accounting`. Two things are asked of it: the exact
-epsilon of several Gaussian releases of the same learner, and a bound for rounds whose learners were drawn by lot. It is
-imported when the first question comes, never before: rules without a privacy budget do not need it.
+Epsilon is computed by `dp-accounting`: exactly for several Gaussian releases of one learner, and as a bound for rounds
+with sampling. The package is imported when it is first needed; strategies without a budget do not need it.
 """
 
 from __future__ import annotations
@@ -23,154 +21,171 @@ from functools import lru_cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from abaton.codecs import Pipeline
+from abaton.codecs import CodecPipeline
 from abaton.errors import AbatonError, SettingsError
 
 if TYPE_CHECKING:
-    from abaton.controller.state import State
+    from abaton.controller.state import ControllerState
 
-SPENT = "the privacy budget is spent"
+BUDGET_SPENT = "the privacy budget is spent"
 
 
 @dataclass(frozen=True, slots=True)
-class Privacy:
-    """How much may be learnt about any one learner from a whole run.
+class DifferentialPrivacy:
+    """Privacy budget of a run, per learner.
 
     Attributes:
-        epsilon, delta: the budget; the run ends before it is overspent.
-        noise: the noise of an update over the length it is clipped to: `std / norm` of the codec's line.
-        against: `controller` or `readers`; see the module.
+        epsilon, delta: The budget; the run stops before it is exceeded.
+        noise_multiplier: Standard deviation of the noise over the clipping norm: `std / norm` of the codec's spec.
+        adversary: `controller` or `readers`; see the module.
     """
 
     epsilon: float
     delta: float
-    noise: float
-    against: str = "controller"
+    noise_multiplier: float
+    adversary: str = "controller"
 
     def __post_init__(self) -> None:
         if not 0 < self.epsilon < math.inf:
             raise _refuse("epsilon", self.epsilon, "use a number above 0, such as 8")
         if not 0 < self.delta < 1:
             raise _refuse("delta", self.delta, "use a number between 0 and 1, far below 1 / learners")
-        if not 0 < self.noise < math.inf:
-            raise _refuse("noise", self.noise, "use a number above 0: std / norm of the codec's line")
-        if self.against not in ("controller", "readers"):
-            raise _refuse("against", self.against, "use 'controller' or 'readers'")
+        if not 0 < self.noise_multiplier < math.inf:
+            raise _refuse(
+                "noise_multiplier",
+                self.noise_multiplier,
+                "use a number above 0: std / norm of the codec's spec",
+            )
+        if self.adversary not in ("controller", "readers"):
+            raise _refuse("adversary", self.adversary, "use 'controller' or 'readers'")
 
     @property
     def allowance(self) -> int:
-        """How many updates one learner may be asked for, if single updates are seen."""
-        return releases_within(self.epsilon, self.noise / 2, self.delta)
+        """Maximum number of updates of one learner within the privacy budget against the adversary `controller`."""
+        return releases_within_budget(self.epsilon, self.noise_multiplier / 2, self.delta)
 
-    def round(self, drawn: int, among: int, mixed: int) -> Round:
-        """A round for the accountant: the mean of so many updates, of learners drawn among those present."""
-        return Round(self.noise * math.sqrt(mixed) / 2, min(drawn, among), among)
+    def accounted_round(self, sample_size: int, population: int, updates: int) -> AccountedRound:
+        """Return the privacy accountant's parameters of a round: the mean of `updates` from sampled learners."""
+        return AccountedRound(
+            self.noise_multiplier * math.sqrt(updates) / 2, min(sample_size, population), population
+        )
 
-    def allows(self, state: State, following: Round) -> bool:
-        """Whether one more round stays within the budget of those who see only the community models."""
+    def allows(self, state: ControllerState, following: AccountedRound) -> bool:
+        """Return whether one more round stays within the privacy budget against readers."""
         return (
-            epsilon_of_rounds(_counted([*state.rounds.items(), (following, 1)]), self.delta) <= self.epsilon
+            epsilon_for_rounds(_count_rounds([*state.rounds.items(), (following, 1)]), self.delta)
+            <= self.epsilon
         )
 
-    def spent(self, state: State) -> float:
-        """Epsilon so far: of the learner that has spent most, or of the community models."""
-        if self.against == "readers":
-            return epsilon_of_rounds(frozenset(state.rounds.items()), self.delta)
-        return epsilon_of_releases(max(state.releases.values(), default=0), self.noise / 2, self.delta)
+    def spent(self, state: ControllerState) -> float:
+        """Return epsilon so far: of the learner that has spent most, or of the community models."""
+        if self.adversary == "readers":
+            return epsilon_for_rounds(frozenset(state.rounds.items()), self.delta)
+        return epsilon_for_releases(
+            max(state.releases.values(), default=0), self.noise_multiplier / 2, self.delta
+        )
 
-    def check(self, codec: Pipeline) -> None:
-        """Refuse a codec that does not clip and then add the noise that is counted on."""
-        steps = {step.name: (place, step) for place, step in enumerate(codec.steps)}
+    def check(self, codec: CodecPipeline) -> None:
+        """Raise a `SettingsError` for a codec that does not clip and then add the accounted privacy noise."""
+        transforms = {
+            transform.name: (position, transform) for position, transform in enumerate(codec.transforms)
+        }
         remedy = (
-            f"write clip(norm=1) | gaussian_noise(std={self.noise:g}) | ... with std / norm = {self.noise:g}"
+            f"use clip(norm=1) | gaussian_noise(std={self.noise_multiplier:g}) | ... "
+            f"with std / norm = {self.noise_multiplier:g}"
         )
-        if not {"clip", "gaussian_noise"} <= set(steps):
+        if not {"clip", "gaussian_noise"} <= set(transforms):
             raise SettingsError(
-                f"the codec '{codec.spec}' does not clip and add noise", where="rules.privacy", remedy=remedy
+                f"the codec '{codec.spec}' does not clip and add noise",
+                where="strategy.privacy",
+                remedy=remedy,
             )
-        (clipped, clip), (noised, noise) = steps["clip"], steps["gaussian_noise"]
-        if noised != clipped + 1:
+        (clip_position, clip), (noise_position, noise) = transforms["clip"], transforms["gaussian_noise"]
+        if noise_position != clip_position + 1:
             raise SettingsError(
-                "the codec must add its noise right after clipping", where="rules.privacy", remedy=remedy
+                f"the codec '{codec.spec}' does not add its noise directly after clipping",
+                where="strategy.privacy",
+                remedy=remedy,
             )
         ratio = float(getattr(noise, "std", 0)) / float(getattr(clip, "norm", math.inf))
-        if ratio < self.noise * (1 - 1e-9):
+        if ratio < self.noise_multiplier * (1 - 1e-9):
             raise SettingsError(
-                f"the codec's noise is {ratio:g} of its norm, the budget counts on {self.noise:g}",
-                where="rules.privacy",
+                f"the codec's std / norm is {ratio:g}, but privacy.noise_multiplier is {self.noise_multiplier:g}",
+                where="strategy.privacy",
                 remedy=remedy,
             )
 
 
-def _counted(kinds: Iterable[tuple[Round, int]]) -> frozenset[tuple[Round, int]]:
-    counts: dict[Round, int] = {}
-    for kind, count in kinds:
-        counts[kind] = counts.get(kind, 0) + count
+def _count_rounds(rounds: Iterable[tuple[AccountedRound, int]]) -> frozenset[tuple[AccountedRound, int]]:
+    counts: dict[AccountedRound, int] = {}
+    for accounted, count in rounds:
+        counts[accounted] = counts.get(accounted, 0) + count
     return frozenset(counts.items())
 
 
 def _refuse(name: str, value: object, remedy: str) -> SettingsError:
-    return SettingsError(f"privacy.{name} is {value}", where="rules", remedy=remedy)
+    return SettingsError(f"privacy.{name} is {value}", where="strategy", remedy=remedy)
 
 
-Lots = Literal["none", "poisson", "fixed"]
+Sampling = Literal["none", "poisson", "fixed"]
 
-# Renyi orders for lots of a fixed size: the bound is the best of them. Every order more is a little tighter and slower;
-# orders above 64 would take seconds, and help only where epsilon is far below one.
+# Renyi orders for samples of a fixed size; the bound is the best of them. Orders above 64 take seconds and help only
+# where epsilon is far below one.
 _ORDERS = (1.5, *range(2, 17), 20, 24, 32, 48, 64)
-_MOST = 2**40  # releases: more than any run can have
+_MAX_RELEASES = 2**40  # more than any run can have
 
 
-class Round(NamedTuple):
-    """One kind of round as the accountant sees it: how its noise compares with what one learner can change, and lots.
+class AccountedRound(NamedTuple):
+    """Accountant's parameters of a round.
 
     Attributes:
-        noise: standard deviation of the noise over the most that one learner can change.
-        drawn, among: how many learners were drawn, among how many.
+        noise_multiplier: Standard deviation of the noise over the sensitivity to one learner.
+        sample_size: Number of learners sampled.
+        population: Number of learners they were sampled from.
     """
 
-    noise: float
-    drawn: int
-    among: int
+    noise_multiplier: float
+    sample_size: int
+    population: int
 
 
 def dp_accounting() -> Any:
-    """The package, or one line that says how to get it."""
+    """Return the package `dp_accounting`, or raise an error that explains how to install it."""
     try:
         return import_module("dp_accounting")
     except ImportError as error:
         raise AbatonError(
             "a privacy budget needs the package dp-accounting",
-            where="rules",
+            where="strategy",
             remedy="install it with: pip install -c requirements.lock 'abaton[dp]'",
         ) from error
 
 
 @lru_cache(maxsize=4096)
-def epsilon_of_releases(releases: int, noise: float, delta: float) -> float:
-    """Epsilon of one learner after so many releases with the same noise; exact, since Gaussians compose to one.
+def epsilon_for_releases(releases: int, noise_multiplier: float, delta: float) -> float:
+    """Return epsilon of one learner after releases with the same noise; exact, since Gaussians compose to a Gaussian.
 
     Args:
-        releases: how often something of the learner was released.
-        noise: standard deviation of the noise over the most that another learner's data in its place could change.
-        delta: the chance that the promise may fail.
+        releases: Number of releases of the learner.
+        noise_multiplier: Standard deviation of the noise over the sensitivity to the learner's data.
+        delta: Probability that the guarantee fails.
     """
     if not releases:
         return 0.0
-    if noise <= 0:
+    if noise_multiplier <= 0:
         return math.inf
-    return float(dp_accounting().get_epsilon_gaussian(noise / math.sqrt(releases), delta))
+    return float(dp_accounting().get_epsilon_gaussian(noise_multiplier / math.sqrt(releases), delta))
 
 
 @lru_cache(maxsize=256)
-def releases_within(epsilon: float, noise: float, delta: float) -> int:
-    """The most releases whose epsilon stays within a budget: found by doubling and halving."""
+def releases_within_budget(epsilon: float, noise_multiplier: float, delta: float) -> int:
+    """Return the maximum number of noisy releases whose epsilon stays within a budget, by bisection."""
     low, high = 0, 1
-    while high < _MOST and epsilon_of_releases(high, noise, delta) <= epsilon:
+    while high < _MAX_RELEASES and epsilon_for_releases(high, noise_multiplier, delta) <= epsilon:
         low, high = high, 2 * high
     while high - low > 1:
         middle = (low + high) // 2
-        if epsilon_of_releases(middle, noise, delta) <= epsilon:
+        if epsilon_for_releases(middle, noise_multiplier, delta) <= epsilon:
             low = middle
         else:
             high = middle
@@ -178,51 +193,57 @@ def releases_within(epsilon: float, noise: float, delta: float) -> int:
 
 
 @lru_cache(maxsize=4096)
-def epsilon_of_rounds(rounds: frozenset[tuple[Round, int]], delta: float) -> float:
-    """A bound on epsilon for those who see only the community models, after so many rounds of each kind.
+def epsilon_for_rounds(rounds: frozenset[tuple[AccountedRound, int]], delta: float) -> float:
+    """Return a bound on epsilon against readers after rounds with these parameters and counts.
 
-    Learners drawn by lots of a fixed size (Wang, Balle, Kasiviswanathan 2019); two federations are neighbours if one
-    learner has other data.
+    Sampling is of a fixed size without replacement (Wang, Balle, Kasiviswanathan 2019); two federations are neighbours
+    if one learner has other data.
     """
     dp = dp_accounting()
-    kept = [(round_, count) for round_, count in sorted(rounds) if count]
-    if not kept:
+    composed = [(round_, count) for round_, count in sorted(rounds) if count]
+    if not composed:
         return 0.0
-    if any(round_.noise <= 0 for round_, _ in kept):
+    if any(round_.noise_multiplier <= 0 for round_, _ in composed):
         return math.inf
     accountant = dp.rdp.RdpAccountant(_ORDERS, dp.NeighboringRelation.REPLACE_ONE)
-    for round_, count in kept:
-        noise = dp.GaussianDpEvent(round_.noise)
-        drawn = dp.SampledWithoutReplacementDpEvent(round_.among, round_.drawn, noise)
-        accountant.compose(drawn if round_.drawn < round_.among else noise, count)
+    for round_, count in composed:
+        noise = dp.GaussianDpEvent(round_.noise_multiplier)
+        sampled = dp.SampledWithoutReplacementDpEvent(round_.population, round_.sample_size, noise)
+        accountant.compose(sampled if round_.sample_size < round_.population else noise, count)
     return float(accountant.get_epsilon(delta))
 
 
-def curve(
-    rounds: Iterable[int], *, noise: float, delta: float, lots: Lots, drawn: int = 1, among: int = 1
+def epsilon_curve(
+    rounds: Iterable[int],
+    *,
+    noise_multiplier: float,
+    delta: float,
+    sampling: Sampling,
+    sample_size: int = 1,
+    population: int = 1,
 ) -> list[tuple[int, float]]:
-    """Epsilon after each of some numbers of rounds, for planning a study.
+    """Return epsilon after each of these numbers of rounds, for planning a study.
 
     Args:
-        rounds: after which rounds.
-        noise: standard deviation of the noise over the most that one learner can change.
-        delta: the chance that the promise may fail.
-        lots: `none` if every learner takes part; `poisson` if each is drawn by its own coin (neighbours: one learner
-            more or less); `fixed` if so many are drawn at a time (neighbours: one learner has other data).
-        drawn: how many learners are drawn, in the mean for `poisson`.
-        among: among how many.
+        rounds: Numbers of rounds.
+        noise_multiplier: Standard deviation of the noise over the sensitivity to one learner.
+        delta: Probability that the guarantee fails.
+        sampling: `none` if every learner takes part; `poisson` if each is sampled independently (neighbours: one
+            learner added or removed); `fixed` for samples of a fixed size (neighbours: one learner has other data).
+        sample_size: Number of sampled learners, the mean for `poisson`.
+        population: Number of learners they are sampled from.
     """
-    if lots == "none" or (lots == "fixed" and drawn == among):
-        return [(count, epsilon_of_releases(count, noise, delta)) for count in rounds]
-    if lots == "fixed":
-        kind = Round(noise, drawn, among)
-        return [(count, epsilon_of_rounds(frozenset([(kind, count)]), delta)) for count in rounds]
+    if sampling == "none" or (sampling == "fixed" and sample_size == population):
+        return [(count, epsilon_for_releases(count, noise_multiplier, delta)) for count in rounds]
+    if sampling == "fixed":
+        accounted = AccountedRound(noise_multiplier, sample_size, population)
+        return [(count, epsilon_for_rounds(frozenset([(accounted, count)]), delta)) for count in rounds]
     dp = dp_accounting()
-    event = dp.PoissonSampledDpEvent(drawn / among, dp.GaussianDpEvent(noise))
-    made, accountant, before = [], dp.rdp.RdpAccountant(), 0
+    event = dp.PoissonSampledDpEvent(sample_size / population, dp.GaussianDpEvent(noise_multiplier))
+    points, accountant, before = [], dp.rdp.RdpAccountant(), 0
     for count in sorted(rounds):
         if count > before:
             accountant.compose(event, count - before)
         before = count
-        made.append((count, float(accountant.get_epsilon(delta)) if count else 0.0))
-    return made
+        points.append((count, float(accountant.get_epsilon(delta)) if count else 0.0))
+    return points

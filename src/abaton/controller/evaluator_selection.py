@@ -1,11 +1,8 @@
-"""Asking evaluators what a learner's model is worth, and adding up what they say.
+"""Selection of evaluators for an update, and collection of their counts.
 
-Which ones are asked: all of them, some by lot, or some whose labels together resemble everybody's.
-
-A few evaluators cost less, but few validation sets with few classes each judge a model by a part of what it must know.
-Learners tell the label counts of their validation sets when they join; of several lots drawn, the one is taken whose
-labels, together with the model's own learner's if its own score counts, are distributed most like everybody's. Lots
-keep the work spread over evaluators, and cost the same however many learners there are.
+A model is evaluated by all other learners, by a random sample, or by a sample that covers the labels: of 32 seeded
+samples the one is used whose labels, with the author's if included, are closest to the federation's by total variation.
+The optimal subset is costly to find and would always be the same few evaluators.
 """
 
 from __future__ import annotations
@@ -14,106 +11,131 @@ from collections.abc import Iterable, Sequence
 from itertools import zip_longest
 
 from abaton import training
-from abaton.controller.events import Evaluate, Instruction
-from abaton.controller.state import Contribution, Member, State
-from abaton.controller.strategies import Rules
-from abaton.controller.weighting import ByValidation
-from abaton.metrics import counts as score
+from abaton.controller.events import Instruction, StartEvaluation
+from abaton.controller.state import Contribution, ControllerState, LearnerInfo
+from abaton.controller.strategies import Strategy
+from abaton.controller.weighting import ValidationWeighting
+from abaton.metrics import counts as validation_counts
 from abaton.metrics.counts import Counts
 
-LOTS = 32
+SAMPLES = 32
+_LABEL = "evaluators"  # frozen: part of the bytes
 
 
-def evaluation(task: str, evaluator: str) -> str:
-    """The key of one evaluation: the model's task and who scores it."""
-    return f"{task}@{evaluator}"
+def evaluation_id(task: str, evaluator: str) -> str:
+    """Return the id of an evaluation by a selected evaluator: the model's task and the evaluator."""
+    return f"{task}@{evaluator}"  # frozen: part of the bytes
 
 
-def scored_task(key: str, evaluator: str) -> str:
-    """The task whose model an evaluation is of.
+def scored_task(evaluation: str, evaluator: str) -> str:
+    """Return the task whose model a selected evaluator evaluates.
 
-    >>> scored_task(evaluation("7.kos", "north@clinic"), "north@clinic")
+    >>> scored_task(evaluation_id("7.kos", "north@clinic"), "north@clinic")
     '7.kos'
     """
-    return key.removesuffix(f"@{evaluator}")
+    return evaluation.removesuffix(f"@{evaluator}")
 
 
-def ask(rules: Rules, state: State, made: Contribution) -> tuple[Contribution, tuple[Instruction, ...]]:
-    """The update as it waits for the other learners' evaluators, and what they are asked, if the weighting wants it."""
-    policy = rules.validation
-    if policy is None or made.frozen:
-        return made, ()
-    task, owner = made.update.task, made.update.learner
-    others = choose(policy, state, rules.seed, task, owner)
-    own = (made.update.score,) if policy.own else ()
-    waiting = made._replace(waiting=frozenset(others), heard=own, score=() if others else score.combined(own))
-    return waiting, tuple(Evaluate(evaluation(task, name), name, task) for name in others)
+def request_evaluations(
+    strategy: Strategy, state: ControllerState, contribution: Contribution
+) -> tuple[Contribution, tuple[Instruction, ...]]:
+    """Select evaluators if the weighting needs them; return the update with them, and the evaluations to start."""
+    weighting = strategy.validation
+    if weighting is None or contribution.is_final:
+        return contribution, ()
+    task, author = contribution.update.task, contribution.update.learner
+    evaluators = select_evaluators(weighting, state, strategy.seed, task, author)
+    own_counts = (contribution.update.counts,) if weighting.include_own_validation else ()
+    pending = contribution._replace(
+        pending_evaluators=frozenset(evaluators),
+        evaluations_received=own_counts,
+        counts=() if evaluators else validation_counts.combine_counts(own_counts),
+    )
+    return pending, tuple(StartEvaluation(evaluation_id(task, name), name, task) for name in evaluators)
 
 
-def hear(state: State, task: str, evaluator: str, counts: tuple[float, ...] = ()) -> State:
-    """Add what an evaluator counted; nothing, if it failed. Answers that nobody waits for change nothing.
+def add_evaluation(
+    state: ControllerState, task: str, evaluator: str, counts: tuple[float, ...] = ()
+) -> ControllerState:
+    """Add a selected evaluator's counts, empty if it failed; replies that are not pending change nothing.
 
-    Counts that cannot be, or are more than the evaluator declared when it joined, are those of one that failed.
+    Implausible counts, and counts above what the evaluator declared when it joined, are treated as a failure.
     """
-    made = state.scoring.get(task)
-    if made is None or evaluator not in made.waiting:
+    contribution = state.awaiting_evaluation.get(task)
+    if contribution is None or evaluator not in contribution.pending_evaluators:
         return state
-    member = state.present.get(evaluator)
-    if member is None or not possible(member, counts):
+    learner = state.present.get(evaluator)
+    if learner is None or not are_counts_plausible(learner, counts):
         counts = ()
-    heard = made._replace(waiting=made.waiting - {evaluator}, heard=(*made.heard, counts))
-    if not heard.waiting:
-        heard = heard._replace(heard=(), score=score.combined(heard.heard))
-    return state._replace(scoring=state.scoring.set(task, heard))
+    evaluated = contribution._replace(
+        pending_evaluators=contribution.pending_evaluators - {evaluator},
+        evaluations_received=(*contribution.evaluations_received, counts),
+    )
+    if not evaluated.pending_evaluators:
+        evaluated = evaluated._replace(
+            evaluations_received=(), counts=validation_counts.combine_counts(evaluated.evaluations_received)
+        )
+    return state._replace(awaiting_evaluation=state.awaiting_evaluation.set(task, evaluated))
 
 
-def possible(member: Member, counts: Counts) -> bool:
-    """Whether a learner can have counted something, by what it declared when it joined."""
-    return score.sound(counts, member.labels) and score.total(counts) <= member.most
+def are_counts_plausible(learner: LearnerInfo, counts: Counts) -> bool:
+    """Return whether an evaluator can have these counts, by what it declared when it joined."""
+    return (
+        validation_counts.is_plausible(counts, learner.labels)
+        and validation_counts.count_examples(counts) <= learner.max_examples
+    )
 
 
-def complete(state: State, tasks: Iterable[str]) -> list[Contribution]:
-    """Those of some tasks' updates whose evaluators have all answered, in the order in which the updates arrived."""
-    known = (state.scoring.get(task) for task in tasks)
-    done = [made for made in known if made is not None and not made.waiting]
-    return sorted(done, key=lambda made: (made.update.at, made.update.task))
+def fully_evaluated(state: ControllerState, tasks: Iterable[str]) -> list[Contribution]:
+    """Return the updates of these tasks whose evaluations are complete, in order of arrival."""
+    known = (state.awaiting_evaluation.get(task) for task in tasks)
+    done = [
+        contribution
+        for contribution in known
+        if contribution is not None and not contribution.pending_evaluators
+    ]
+    return sorted(done, key=lambda contribution: (contribution.update.timestamp, contribution.update.task))
 
 
-def choose(policy: ByValidation, state: State, seed: int, task: str, owner: str) -> list[str]:
-    """The evaluators of one learner's model, in the order of their names."""
-    others = sorted(name for name in state.present if name != owner)
-    count = policy.evaluators
-    if count is None or count >= len(others):
-        return others
-    if policy.choice == "lot":
-        return sorted(training.sample(others, count, seed, "evaluators", task))
-    lots = [sorted(training.sample(others, count, seed, "evaluators", task, i)) for i in range(LOTS)]
-    own = state.present[owner].labels if policy.own and owner in state.present else ()
-    return min(lots, key=lambda lot: _distance(state, own, lot))
+def select_evaluators(
+    weighting: ValidationWeighting, state: ControllerState, seed: int, task: str, author: str
+) -> list[str]:
+    """Select the evaluators of one learner's model, sorted by name."""
+    candidates = sorted(name for name in state.present if name != author)
+    count = weighting.evaluators
+    if count is None or count >= len(candidates):
+        return candidates
+    if weighting.evaluator_selection == "random":
+        return sorted(training.seeded_sample(candidates, count, seed, _LABEL, task))
+    samples = [
+        sorted(training.seeded_sample(candidates, count, seed, _LABEL, task, i)) for i in range(SAMPLES)
+    ]
+    own_labels = (
+        state.present[author].labels if weighting.include_own_validation and author in state.present else ()
+    )
+    return min(samples, key=lambda sample: _distance(state, own_labels, sample))
 
 
-def _distance(state: State, own: Counts, lot: Sequence[str]) -> float:
-    seen = together([own, *(state.present[name].labels for name in lot)])
-    return round(
-        difference(seen, state.labels), 9
-    )  # lots that fit equally well must not be told apart by rounding
+def _distance(state: ControllerState, own_labels: Counts, sample: Sequence[str]) -> float:
+    labels = sum_label_counts([own_labels, *(state.present[name].labels for name in sample)])
+    return round(label_distance(labels, state.labels), 9)  # equally good samples must compare as equal
 
 
-def together(counts: Iterable[Counts]) -> Counts:
-    """Label counts added up; a missing class counts 0.
+def sum_label_counts(counts: Iterable[Counts]) -> Counts:
+    """Return the sum of label counts, for evaluators that cover all labels; a missing class counts 0.
 
-    >>> together([(1, 2), (3, 0, 5)])
+    >>> sum_label_counts([(1, 2), (3, 0, 5)])
     (4, 2, 5)
     """
     return tuple(map(sum, zip_longest(*counts, fillvalue=0)))
 
 
-def difference(one: Counts, other: Counts) -> float:
-    """How differently two label counts are distributed: 0 if alike, 1 if they have no label in common.
+def label_distance(first: Counts, second: Counts) -> float:
+    """Return the total variation distance of evaluators' labels from all labels: 0 if equal, 1 if disjoint.
 
-    >>> difference((2, 2), (5, 5)), difference((3, 0), (0, 0, 4))
+    >>> label_distance((2, 2), (5, 5)), label_distance((3, 0), (0, 0, 4))
     (0.0, 1.0)
     """
-    all_of_one, all_of_other = sum(one) or 1, sum(other) or 1
-    pairs = zip_longest(one, other, fillvalue=0)
-    return sum(abs(a / all_of_one - b / all_of_other) for a, b in pairs) / 2
+    first_total, second_total = sum(first) or 1, sum(second) or 1
+    pairs = zip_longest(first, second, fillvalue=0)
+    return sum(abs(a / first_total - b / second_total) for a, b in pairs) / 2

@@ -1,7 +1,6 @@
-"""What the controller hears and says: small values that can be written to a journal and read back.
+"""Events and instructions of the controller, and their journal format.
 
-An event is something that happened; an instruction is something to be done. Models and payloads never travel inside
-them: they are named by the digest of their content.
+Models and payloads are not part of them: they are referenced by the digest of their content.
 """
 
 from __future__ import annotations
@@ -17,18 +16,18 @@ from abaton.training import TrainSettings
 
 
 @dataclass(frozen=True, slots=True)
-class Joined:
-    """A learner is there and ready to train.
+class LearnerJoined:
+    """A learner joined and is ready to train.
 
     Attributes:
-        at: when.
-        learner: who.
-        examples: how many examples it trains on.
-        group: which group of learners it belongs to.
-        labels: how many examples of each class its validation set holds; nothing if it does not say.
+        timestamp: Seconds of the engine's clock.
+        learner: Name of the learner.
+        examples: Number of its training examples.
+        group: Group of learners that it belongs to.
+        labels: Label counts of its validation set; empty if not declared.
     """
 
-    at: float
+    timestamp: float
     learner: str
     examples: int
     group: str = ""
@@ -36,77 +35,77 @@ class Joined:
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
-    """A learner has gone and will not answer any more."""
+class LearnerLeft:
+    """A learner left and will not reply any more."""
 
-    at: float
+    timestamp: float
     learner: str
 
 
 @dataclass(frozen=True, slots=True)
-class Arrived:
-    """A learner's update has arrived.
+class UpdateReceived:
+    """A learner's update was received.
 
-    `cohort` is the fingerprint of whose records it was trained on, if the learner is bound to consents; `size` and
-    `down` are the bytes of the update and of the model that was sent for it; `signature` is its site's, where sites
-    sign what they learned.
+    `cohort` is the digest of the subjects that it was trained on, if the learner depends on consents; `payload_bytes`
+    and `downlink_bytes` are the sizes of the update and of the model that was sent for it; `signature` is the site's,
+    where sites sign updates.
     """
 
-    at: float
+    timestamp: float
     learner: str
     task: str
     payload: str
-    size: int
+    payload_bytes: int
     steps: int
     examples: int
     metrics: Mapping[str, float] = field(default_factory=dict)
-    score: Counts = ()
+    counts: Counts = ()
     cohort: str = ""
-    down: int = 0
+    downlink_bytes: int = 0
     signature: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Scored:
-    """An evaluator has scored another learner's model, which was sent in so many bytes, on its own validation set."""
+class EvaluationReceived:
+    """An evaluator scored another learner's model on its validation set; the model took `downlink_bytes`."""
 
-    at: float
+    timestamp: float
     learner: str
     task: str
-    score: Counts
-    down: int = 0
+    counts: Counts
+    downlink_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class Tick:
-    """A time that the controller asked to be woken at has come."""
+class TimerFired:
+    """A timer of the controller fired."""
 
-    at: float
+    timestamp: float
     name: str
 
 
 @dataclass(frozen=True, slots=True)
-class Failed:
-    """A task will not be answered; the reason is one of a few fixed words, never free text."""
+class TaskFailed:
+    """A task failed; the reason is one of the fixed codes of `engines.base`."""
 
-    at: float
+    timestamp: float
     learner: str
     task: str
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
-class Noted:
-    """Something happened on the way that changes nothing but explains a delay; one of a few fixed words."""
+class RunNote:
+    """Note that explains a delay and does not change the state; one of the fixed codes."""
 
-    at: float
+    timestamp: float
     learner: str
-    what: str
+    note: str
 
 
 @dataclass(frozen=True, slots=True)
-class Train:
-    """Let a learner train, starting from a version of the community model."""
+class StartTraining:
+    """Train at a learner, starting from a version of the community model."""
 
     task: str
     learner: str
@@ -115,8 +114,8 @@ class Train:
 
 
 @dataclass(frozen=True, slots=True)
-class Evaluate:
-    """Let an evaluator score the model that another learner sent with a task."""
+class StartEvaluation:
+    """Score the model of another learner's task at an evaluator."""
 
     task: str
     learner: str
@@ -124,101 +123,120 @@ class Evaluate:
 
 
 @dataclass(frozen=True, slots=True)
-class Cancel:
-    """Nobody waits for a task any more."""
+class CancelTask:
+    """Cancel a task whose result is no longer needed."""
 
     task: str
 
 
 @dataclass(frozen=True, slots=True)
-class Wake:
-    """Send a tick at a time."""
+class SetTimer:
+    """Fire a timer at a timestamp."""
 
     name: str
-    at: float
+    timestamp: float
 
 
 @dataclass(frozen=True, slots=True)
-class Retire:
-    """Take a learner's share out of the mix."""
+class RemoveLearner:
+    """Remove a learner's contribution from the community model."""
 
     learner: str
 
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """Let a learner's update enter the mix with a weight.
+    """Aggregate a learner's update with a weight.
 
     Attributes:
-        update: what arrived.
-        version: the version of the community model that it was made from.
-        weight: how much it counts.
-        missed: how many versions were published since.
-        staleness: steps committed by others since, plus its own (effective staleness).
-        validation: the mean loss of its model on validation sets, if anybody told one: of all that evaluators were
-            heard of, or else of its own learner.
+        update: The update.
+        version: Version of the community model that it started from.
+        weight: Its weight.
+        versions_missed: Number of versions published since.
+        staleness: Steps committed by others since, plus its own (effective staleness).
+        validation: Mean validation loss of its model: of all evaluators, or else of its own learner; None if unknown.
     """
 
-    update: Arrived
+    update: UpdateReceived
     version: int
     weight: float
-    missed: int
+    versions_missed: int
     staleness: int
     validation: float | None = None
 
     @property
     def learner(self) -> str:
-        """Whose update it is."""
+        """Learner that sent the update of this commit instruction."""
         return self.update.learner
 
     @property
     def task(self) -> str:
-        """The task that it answers."""
+        """Task of the update of this commit instruction."""
         return self.update.task
 
 
 @dataclass(frozen=True, slots=True)
-class Publish:
-    """Make the mix of all commits the next version of the community model."""
+class PublishVersion:
+    """Publish the aggregate of all commits as the next version of the community model."""
 
     version: int
 
 
 @dataclass(frozen=True, slots=True)
-class Stop:
-    """End the run."""
+class StopRun:
+    """Stop the run."""
 
     reason: str
 
 
-Event: TypeAlias = Joined | Left | Arrived | Scored | Failed | Tick | Noted
-Instruction: TypeAlias = Train | Evaluate | Commit | Retire | Publish | Wake | Cancel | Stop
+Event: TypeAlias = (
+    LearnerJoined | LearnerLeft | UpdateReceived | EvaluationReceived | TaskFailed | TimerFired | RunNote
+)
+Instruction: TypeAlias = (
+    StartTraining
+    | StartEvaluation
+    | Commit
+    | RemoveLearner
+    | PublishVersion
+    | SetTimer
+    | CancelTask
+    | StopRun
+)
 
-_EVENTS: dict[str, type[Event]] = {
-    kind.__name__: kind for kind in (Joined, Left, Arrived, Scored, Failed, Tick, Noted)
+EVENT_TYPES: dict[str, type[Event]] = {
+    "learner_joined": LearnerJoined,
+    "learner_left": LearnerLeft,
+    "update_received": UpdateReceived,
+    "evaluation_received": EvaluationReceived,
+    "task_failed": TaskFailed,
+    "timer_fired": TimerFired,
+    "run_note": RunNote,
 }
-_VALUES = {kind: attrgetter(*kind.__slots__) for kind in _EVENTS.values()}
+"""Tag of each event in the journal. Tags are part of the file format; class names are not."""
+
+_TAGS = {event_type: tag for tag, event_type in EVENT_TYPES.items()}
+_VALUES = {event_type: attrgetter(*event_type.__slots__) for event_type in EVENT_TYPES.values()}
 
 
-def to_row(event: Event) -> tuple[str, dict[str, Any]]:
-    """An event as a kind and plain values, ready for the journal.
+def event_to_row(event: Event) -> tuple[str, dict[str, Any]]:
+    """Return the tag and the JSON values of a controller event for the journal.
 
-    >>> to_row(Left(at=2.0, learner="cleveland"))
-    ('Left', {'at': 2.0, 'learner': 'cleveland'})
+    >>> event_to_row(LearnerLeft(timestamp=2.0, learner="cleveland"))
+    ('learner_left', {'timestamp': 2.0, 'learner': 'cleveland'})
     """
-    kind = type(event)
-    values = zip(kind.__slots__, _VALUES[kind](event), strict=True)
-    return kind.__name__, {name: list(v) if isinstance(v, tuple) else v for name, v in values}
+    event_type = type(event)
+    values = zip(event_type.__slots__, _VALUES[event_type](event), strict=True)
+    return _TAGS[event_type], {name: list(v) if isinstance(v, tuple) else v for name, v in values}
 
 
-def from_row(kind: str, body: Mapping[str, Any]) -> Event:
-    """The event that a journal row holds."""
+def event_from_row(tag: str, body: Mapping[str, Any]) -> Event:
+    """Return the controller event of a journal row."""
     try:
-        # JSON knows lists only; what an evaluator counted is a tuple.
-        plain: dict[str, Any] = {n: tuple(v) if isinstance(v, list) else v for n, v in body.items()}
-        return _EVENTS[kind](**plain)
+        # JSON has only lists; validation counts are tuples.
+        values: dict[str, Any] = {n: tuple(v) if isinstance(v, list) else v for n, v in body.items()}
+        return EVENT_TYPES[tag](**values)
     except (KeyError, TypeError) as error:
         raise StoreError(
-            f"the journal holds an event '{kind}' that this version does not know",
+            f"the journal contains an unknown event '{tag}'",
             remedy="open it with the version of Abaton that wrote it",
         ) from error

@@ -1,8 +1,8 @@
-"""Pacing: who trains next, and when a mix is made; what every pacing is, and the moves that pacings are made of.
+"""Scheduler protocol, and the actions that schedulers are composed of.
 
-`step` keeps the books that are the same for all (who is there, which tasks are open, what evaluators said) and asks the
-pacing at each turn of events. A pacing answers with the state after it and with instructions, most easily by the moves
-below: `ask` a learner for an update, `mix` what is ready, `again` after a failure, `rest`, `stop`.
+`state_machine.transition` does the bookkeeping that is the same for all schedulers (present learners, open tasks,
+evaluations) and calls a hook of the scheduler for each event. A hook returns the next state and instructions; the
+functions below build both: `request_training`, `aggregate_and_publish`, `retry_task`, `drain`, `stop_run`.
 """
 
 from __future__ import annotations
@@ -12,220 +12,239 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeAlias
 
-from abaton.controller.differential_privacy import SPENT
-from abaton.controller.events import Commit, Publish, Stop, Train
-from abaton.controller.state import Answer, Assignment, Contribution, Past, State
-from abaton.controller.weighting import weigh
+from abaton.controller.differential_privacy import BUDGET_SPENT
+from abaton.controller.events import Commit, PublishVersion, StartTraining, StopRun
+from abaton.controller.state import Assignment, Contribution, ControllerState, LastCommit, Transition
+from abaton.controller.weighting import contribution_weight
 from abaton.metrics import counts
 from abaton.training import TrainSettings
 
 if TYPE_CHECKING:
-    from abaton.controller.strategies import Rules
-    from abaton.training import Thresholds
+    from abaton.controller.strategies import Strategy
+    from abaton.training import UpdateThresholds
 
-Mixes: TypeAlias = Literal["mean", "discounted", "newest"]
-"""What a version is made of.
+AggregationKind: TypeAlias = Literal["mean", "discounted", "latest"]
+"""How a version is computed.
 
-`mean`: the version before, plus the weighted mean of the updates of one mix. `discounted`: the same, and weights that
-add up to less than one for each update shorten the step. `newest`: the newest model of every learner, or what
-`Rules.mixing` says.
+`mean`: the previous version plus the weighted mean of the updates. `discounted`: the same, but a mean weight below one
+shortens the step. `latest`: the weighted mean of the latest model of every learner, or what
+`Strategy.contribution_rule` defines.
 """
 
 
-class Pacing(Protocol):
-    """Who trains next, and when a mix is made.
+class Scheduler(Protocol):
+    """Rule that decides which learners train next and when a version is published.
 
-    A pacing of your own inherits from this and says at least what happens when training begins and when updates are
-    ready; what is told here for the other turns of events then holds. It is a value without a memory: what it must
-    remember lies in the state, for example in `State.notes`, or the run could not be replayed.
+    A user-defined scheduler inherits from this class and implements at least `on_start` and `on_updates_ready`. It has
+    no state of its own: what it must remember is stored in the controller state, for example in
+    `ControllerState.scheduler_state`, so that a run can be replayed.
     """
 
-    mixes: ClassVar[Mixes] = "mean"
-    """What a version is made of."""
+    aggregation: ClassVar[AggregationKind] = "mean"
+    """How a version is computed."""
 
-    budgets: ClassVar[frozenset[str]] = frozenset()
-    """Against whom it keeps a privacy budget: `controller` if it gives out tasks by `ask` alone, `readers`."""
-
-    @abstractmethod
-    def begin(self, rules: Rules, state: State, now: float) -> Answer:
-        """Enough learners are there: begin."""
+    accounted_adversaries: ClassVar[frozenset[str]] = frozenset()
+    """Adversaries for which it accounts a privacy budget: `controller` if it starts tasks only by `request_training`,
+    `readers` if it accounts sampled rounds."""
 
     @abstractmethod
-    def ready(self, rules: Rules, state: State, made: Sequence[Contribution], now: float) -> Answer:
-        """Updates have arrived and wait for no evaluator: let them enter a mix, now or later."""
+    def on_start(self, strategy: Strategy, state: ControllerState, now: float) -> Transition:
+        """Start training; enough learners have joined (scheduler protocol)."""
 
-    def joined(self, rules: Rules, state: State, learner: str, now: float) -> Answer:
-        """A learner came after training had begun."""
+    @abstractmethod
+    def on_updates_ready(
+        self, strategy: Strategy, state: ControllerState, contributions: Sequence[Contribution], now: float
+    ) -> Transition:
+        """Handle updates whose evaluations are complete (scheduler protocol): aggregate them now or later."""
+
+    def on_learner_joined(
+        self, strategy: Strategy, state: ControllerState, learner: str, now: float
+    ) -> Transition:
+        """Handle a learner that joined after training had started (scheduler protocol: do nothing)."""
         return state, ()
 
-    def left(self, rules: Rules, state: State, learner: str, now: float) -> Answer:
-        """A learner has gone; its tasks are no longer open."""
-        return rest(rules, state)
+    def on_learner_left(
+        self, strategy: Strategy, state: ControllerState, learner: str, now: float
+    ) -> Transition:
+        """Handle a learner that left; its tasks are no longer open (scheduler protocol: drain the run)."""
+        return drain(strategy, state)
 
-    def failed(self, rules: Rules, state: State, learner: str, now: float) -> Answer:
-        """A learner's training failed; its task is no longer open."""
-        return again(rules, state, learner)
+    def on_task_failed(
+        self, strategy: Strategy, state: ControllerState, learner: str, now: float
+    ) -> Transition:
+        """Handle a failed training task, which is no longer open (scheduler protocol: retry it)."""
+        return retry_task(strategy, state, learner)
 
-    def rang(self, rules: Rules, state: State, name: str, now: float) -> Answer:
-        """A time has come at which it asked to be woken."""
+    def on_timer(self, strategy: Strategy, state: ControllerState, name: str, now: float) -> Transition:
+        """Handle a timer that was set with `SetTimer` (scheduler protocol: do nothing)."""
         return state, ()
 
-    def limit(self, settings: TrainSettings, state: State, learner: str) -> TrainSettings:
-        """How a learner's next task ends, if not after so many epochs."""
+    def adjust_settings(self, settings: TrainSettings, state: ControllerState, learner: str) -> TrainSettings:
+        """Return the settings of a learner's next task (scheduler protocol), with another end where needed."""
         return settings
 
-    def rounds_done(self, rules: Rules, state: State) -> int:
-        """How many rounds lie behind, for a learning rate with a schedule."""
+    def rounds_done(self, strategy: Strategy, state: ControllerState) -> int:
+        """Return the number of completed rounds of any scheduler, for the learning rate schedule."""
         return state.version
 
-    def fewest(self, rules: Rules) -> int:
-        """The fewest updates that a mix is made of."""
+    def min_updates(self, strategy: Strategy) -> int:
+        """Return the minimum number of updates of an aggregation (scheduler protocol: one)."""
         return 1
 
     @property
-    def adaptive(self) -> Mapping[str, Thresholds] | None:
-        """The thresholds of each group, if learners decide themselves when to send."""
+    def adaptive(self) -> Mapping[str, UpdateThresholds] | None:
+        """Update thresholds by group, if learners decide when to send (scheduler protocol: none)."""
         return None
 
-    def check(self, rules: Rules) -> None:
-        """Refuse rules that it cannot keep."""
+    def check(self, strategy: Strategy) -> None:
+        """Raise a `SettingsError` for a strategy that the scheduler cannot run (scheduler protocol)."""
         return None
 
 
-def finishing(rules: Rules, state: State) -> bool:
-    """Whether the post-validation phase has begun: learners train on all their data, and nobody is scored."""
-    return rules.finishing > 0 and state.version >= rules.rounds
+def in_final_rounds(strategy: Strategy, state: ControllerState) -> bool:
+    """Return whether the scheduler is in the final rounds: training on all data, no model is evaluated."""
+    return strategy.final_rounds > 0 and state.version >= strategy.rounds
 
 
-def ask(rules: Rules, state: State, learner: str) -> Answer:
-    """Let a learner train from the newest version, unless it is gone, has done its part, or has spent its budget."""
-    complete = finishing(rules, state)
-    if learner not in state.present or (complete and _done(rules, state, learner)):
+def request_training(strategy: Strategy, state: ControllerState, learner: str) -> Transition:
+    """Scheduler action: start training, unless the learner has left, is done or has spent its privacy budget."""
+    is_final = in_final_rounds(strategy, state)
+    if learner not in state.present or (is_final and _is_done(strategy, state, learner)):
         return state, ()
-    if rules.privacy is not None:
-        asked_for = state.releases.get(learner, 0)
-        if asked_for >= rules.privacy.allowance:
+    if strategy.privacy is not None:
+        releases = state.releases.get(learner, 0)
+        if releases >= strategy.privacy.allowance:
             return state, ()
-        state = state._replace(releases=state.releases.set(learner, asked_for + 1))
-    task = f"{state.asked}.{learner}"
-    told = settings(rules, state, learner)
-    started = Assignment(learner, state.version, state.committed, complete)
-    asked = state._replace(asked=state.asked + 1, open=state.open.set(task, started))
-    return asked, (Train(task, learner, state.version, told),)
+        state = state._replace(releases=state.releases.set(learner, releases + 1))
+    task = f"{state.requested}.{learner}"  # frozen: part of the bytes
+    settings = train_settings_for(strategy, state, learner)
+    assignment = Assignment(learner, state.version, state.committed_steps, is_final)
+    state = state._replace(requested=state.requested + 1, open_tasks=state.open_tasks.set(task, assignment))
+    return state, (StartTraining(task, learner, state.version, settings),)
 
 
-def ask_all(rules: Rules, state: State, learners: Sequence[str]) -> Answer:
-    """Let several learners train, in the order given."""
-    said: list[Any] = []
+def request_all(strategy: Strategy, state: ControllerState, learners: Sequence[str]) -> Transition:
+    """Scheduler action: start training at several learners, in the given order."""
+    instructions: list[Any] = []
     for learner in learners:
-        state, asked = ask(rules, state, learner)
-        said += asked
-    return state, tuple(said)
+        state, requests = request_training(strategy, state, learner)
+        instructions += requests
+    return state, tuple(instructions)
 
 
-def mix(
-    rules: Rules,
-    state: State,
-    made: Sequence[Contribution],
+def aggregate_and_publish(
+    strategy: Strategy,
+    state: ControllerState,
+    contributions: Sequence[Contribution],
     commits: Sequence[Commit] | None = None,
     *,
-    closes: bool = True,
-    **also: Any,
-) -> Answer:
-    """Let updates enter the mix and make it the next version; after the last version the run is over.
+    closes_round: bool = True,
+    **changes: Any,
+) -> Transition:
+    """Scheduler action: commit updates and publish the next version; stop the run after the last version.
 
     Args:
-        rules: What the controller goes by.
-        state: What it knows.
-        made: The updates.
-        commits: What they count, if it is known already.
-        closes: Whether the mix closes a round. Without rounds, as many updates as there are learners count as one, and
-            the last phase ends when every learner has done its tasks.
-        also: Other fields of the state to change at the same time.
+        strategy: Strategy of the run.
+        state: Controller state.
+        contributions: Updates to aggregate.
+        commits: Their commits, if already computed.
+        closes_round: Whether the version closes a round. Without rounds, as many updates as there are learners count
+            as a round, and the final rounds end when every learner has finished its tasks.
+        changes: Further fields of the state to change.
     """
-    entering = [commit(rules, state, one) for one in made] if commits is None else commits
+    published_commits = (
+        [make_commit(strategy, state, item) for item in contributions] if commits is None else commits
+    )
     version = state.version + 1
-    progress = counts.hear(state.progress, [one.score for one in made])
-    if closes or progress.models >= rules.learners:
-        progress = counts.judge(progress, rules.training.period)
-    steps = sum([one.update.steps for one in made])
-    state = state._replace(version=version, committed=state.committed + steps, progress=progress, **also)
-    if rules.finishing:
-        last = {one.learner: Past(one.weight, one.update.steps) for one in entering}
-        state = state._replace(past=state.past.update(last))
-    if version >= rules.rounds and (
-        not rules.finishing or (closes and version >= rules.rounds + rules.finishing)
+    progress = counts.add_round_losses(state.progress, [item.counts for item in contributions])
+    if closes_round or progress.models >= strategy.learners:
+        progress = counts.close_round(progress, strategy.training.schedule_period)
+    steps = sum([item.update.steps for item in contributions])
+    state = state._replace(
+        version=version, committed_steps=state.committed_steps + steps, progress=progress, **changes
+    )
+    if strategy.final_rounds:
+        last_commits = {
+            item.learner: LastCommit(item.weight, item.update.steps) for item in published_commits
+        }
+        state = state._replace(last_commits=state.last_commits.update(last_commits))
+    if version >= strategy.rounds and (
+        not strategy.final_rounds or (closes_round and version >= strategy.rounds + strategy.final_rounds)
     ):
-        state, over = stop(state, "all rounds are done")
-        return state, (*entering, Publish(version), *over)
-    return state, (*entering, Publish(version))
+        state, stopped = stop_run(state, "all rounds are done")
+        return state, (*published_commits, PublishVersion(version), *stopped)
+    return state, (*published_commits, PublishVersion(version))
 
 
-def again(rules: Rules, state: State, learner: str, attempts: int = 10) -> Answer:
-    """Let a learner whose task failed try again, or leave out one that keeps failing."""
+def retry_task(
+    strategy: Strategy, state: ControllerState, learner: str, max_attempts: int = 10
+) -> Transition:
+    """Scheduler action: restart a learner whose task failed, up to `max_attempts` times in a row."""
     count = state.failures.get(learner, 0) + 1
     state = state._replace(failures=state.failures.set(learner, count))
-    state, asked = ask(rules, state, learner) if count < attempts else (state, ())
-    return (state, asked) if asked else rest(rules, state)
+    state, requests = request_training(strategy, state, learner) if count < max_attempts else (state, ())
+    return (state, requests) if requests else drain(strategy, state)
 
 
-def rest(rules: Rules, state: State) -> Answer:
-    """Ask for nothing more; the run is over when nothing is under way."""
-    if state.open or state.scoring:
+def drain(strategy: Strategy, state: ControllerState) -> Transition:
+    """Scheduler action: start no further task; stop the run when no task is open."""
+    if state.open_tasks or state.awaiting_evaluation:
         return state, ()
-    if rules.privacy is not None:
-        going_on = [name for name in state.present if not _done(rules, state, name)]
-        if any(state.releases.get(name, 0) >= rules.privacy.allowance for name in going_on):
-            return stop(state, SPENT)
-    if finishing(rules, state):
-        return stop(state, "all rounds are done")
-    gone = "too few learners are left" if not state.present else "every learner's tasks keep failing"
-    return stop(state, gone)
+    if strategy.privacy is not None:
+        unfinished = [name for name in state.present if not _is_done(strategy, state, name)]
+        if any(state.releases.get(name, 0) >= strategy.privacy.allowance for name in unfinished):
+            return stop_run(state, BUDGET_SPENT)
+    if in_final_rounds(strategy, state):
+        return stop_run(state, "all rounds are done")
+    reason = "too few learners are left" if not state.present else "every learner's tasks keep failing"
+    return stop_run(state, reason)
 
 
-def stop(state: State, reason: str) -> Answer:
-    """End the run."""
-    return state._replace(stopped=reason), (Stop(reason),)
+def stop_run(state: ControllerState, reason: str) -> Transition:
+    """Scheduler action: stop the run with a reason."""
+    return state._replace(stop_reason=reason), (StopRun(reason),)
 
 
-def settings(rules: Rules, state: State, learner: str) -> TrainSettings:
-    """The settings of a learner's next task."""
-    training, pacing = rules.training, rules.pacing
-    told: dict[str, Any] = {}
-    if training.schedule == "driven":
-        told["decay"] = training.decay**state.progress.decays
-    elif training.schedule != "constant":
-        told["elapsed"] = training.elapsed + pacing.rounds_done(rules, state) * training.epochs
-    if finishing(rules, state):
-        told["complete"] = True
-    return pacing.limit(replace(training, **told) if told else training, state, learner)
+def train_settings_for(strategy: Strategy, state: ControllerState, learner: str) -> TrainSettings:
+    """Return the training settings of a learner's next task, as the scheduler adjusts them."""
+    training, scheduler = strategy.training, strategy.scheduler
+    changes: dict[str, Any] = {}
+    if training.learning_rate_schedule == "plateau":
+        changes["learning_rate_decay"] = training.learning_rate_decay**state.progress.decays
+    elif training.learning_rate_schedule != "constant":
+        changes["elapsed_epochs"] = (
+            training.elapsed_epochs + scheduler.rounds_done(strategy, state) * training.epochs
+        )
+    if in_final_rounds(strategy, state):
+        changes["use_validation_data"] = True
+    return scheduler.adjust_settings(replace(training, **changes) if changes else training, state, learner)
 
 
-def commit(rules: Rules, state: State, made: Contribution) -> Commit:
-    """Let an update enter the mix, and say all that is known of it."""
-    examples, losses = counts.losses(made.score or made.update.score)
+def make_commit(strategy: Strategy, state: ControllerState, contribution: Contribution) -> Commit:
+    """Return a scheduler's commit of an update, with its weight and validation loss."""
+    examples, losses = counts.summed_loss(contribution.counts or contribution.update.counts)
     return Commit(
-        made.update,
-        made.version,
-        _weight(rules, state, made),
-        made.versions_missed,
-        made.staleness,
+        contribution.update,
+        contribution.version,
+        _weight(strategy, state, contribution),
+        contribution.versions_missed,
+        contribution.staleness,
         losses / examples if examples else None,
     )
 
 
-def _done(rules: Rules, state: State, learner: str) -> bool:
-    """Whether a learner has done all its tasks of the post-validation phase."""
-    return finishing(rules, state) and state.finished.get(learner, 0) >= rules.finishing
+def _is_done(strategy: Strategy, state: ControllerState, learner: str) -> bool:
+    """Return whether the scheduler has no further task for a learner in the final rounds."""
+    return in_final_rounds(strategy, state) and state.final_updates.get(learner, 0) >= strategy.final_rounds
 
 
-def _weight(rules: Rules, state: State, made: Contribution) -> float:
-    """How much an update counts: by the weighting, or in the post-validation phase as much as its learner's last one.
+def _weight(strategy: Strategy, state: ControllerState, contribution: Contribution) -> float:
+    """Return the weight of a scheduled commit: by the weighting, or in the final rounds the last commit's weight.
 
-    A learner that is new by then counts as much as the others on average.
+    A learner that has no commit by then gets the mean weight of the others.
     """
-    if not made.frozen:
-        return weigh(rules.weighting, made)
-    if made.update.learner in state.past:
-        return state.past[made.update.learner].weight
-    return sum(past.weight for past in state.past.values()) / len(state.past)
+    if not contribution.is_final:
+        return contribution_weight(strategy.weighting, contribution)
+    if contribution.update.learner in state.last_commits:
+        return state.last_commits[contribution.update.learner].weight
+    return sum(last_commit.weight for last_commit in state.last_commits.values()) / len(state.last_commits)

@@ -1,7 +1,4 @@
-"""The controller's memory: who is there, what is under way, what has come in. No model is in it.
-
-As plain values a checkpoint can hold it.
-"""
+"""State of the controller, without any model, and its conversion to JSON values for checkpoints."""
 
 from __future__ import annotations
 
@@ -11,36 +8,36 @@ from typing import Any, NamedTuple, TypeAlias
 
 from immutables import Map
 
-from abaton.controller.differential_privacy import Round
-from abaton.controller.events import Arrived, Instruction, Train
+from abaton.controller.differential_privacy import AccountedRound
+from abaton.controller.events import Instruction, StartTraining, UpdateReceived
 from abaton.errors import StoreError
-from abaton.metrics.counts import Counts, Progress
-from abaton.training import Thresholds, TrainSettings
+from abaton.metrics.counts import Counts, EvaluationProgress
+from abaton.training import TrainSettings, UpdateThresholds
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
-    """A learner that is there."""
+class LearnerInfo:
+    """Group and counts that a learner declared when it joined."""
 
     examples: int
     group: str = ""
     labels: Counts = ()
 
     @property
-    def most(self) -> int:
-        """As many examples as it can have, validation included, by what it declared."""
+    def max_examples(self) -> int:
+        """Upper bound of a learner's examples in the controller state, validation included, by what it declared."""
         return 2 * self.examples + int(sum(self.labels))
 
-    def lessened(self, now: Member) -> Member:
-        """What holds of a learner that comes back and declares something else: nothing that is more than at first."""
-        pairs = zip_longest(self.labels, now.labels, fillvalue=0)
+    def min_with(self, other: LearnerInfo) -> LearnerInfo:
+        """Return the smaller counts of two declarations; a learner that rejoins cannot declare more than at first."""
+        pairs = zip_longest(self.labels, other.labels, fillvalue=0)
         labels = tuple(map(min, pairs))[: len(self.labels)]
-        return Member(min(self.examples, now.examples), self.group, labels)
+        return LearnerInfo(min(self.examples, other.examples), self.group, labels)
 
 
 @dataclass(frozen=True, slots=True)
-class Past:
-    """A learner's last commit: what it weighed, and how many steps it was."""
+class LastCommit:
+    """Weight and steps of a learner's last commit."""
 
     weight: float
     steps: int
@@ -48,148 +45,169 @@ class Past:
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """A task under way: who trains, from which version, after how many committed steps, and whether on all data."""
+    """Open training task.
+
+    Attributes:
+        learner: Learner that trains.
+        version: Version that it starts from.
+        committed_steps: Steps committed when the task started.
+        use_validation_data: Whether it also trains on its validation set.
+    """
 
     learner: str
     version: int
-    committed: int
-    complete: bool = False
+    committed_steps: int
+    use_validation_data: bool = False
 
 
 class Contribution(NamedTuple):
-    """An update on its way into the mix.
+    """Update that has been received but not committed.
 
     Attributes:
-        update: what arrived.
-        version: the version it started from.
-        versions_missed: how many versions were published since.
-        staleness: steps committed by others since, plus its own (effective staleness).
-        waiting: evaluators that have not answered yet.
-        heard: what each of those who answered counted, its own learner's first if that counts.
-        score: what they counted, all together, once nobody is waited for.
-        complete: whether it was trained on all of its learner's data.
-        frozen: whether it came in the post-validation phase: nobody scores it; its learner's last weight counts.
+        update: The event.
+        version: Version it started from.
+        versions_missed: Number of versions published since.
+        staleness: Steps committed by others since, plus its own (effective staleness).
+        pending_evaluators: Evaluators that have not replied yet.
+        evaluations_received: Counts of the evaluators that replied; the author's own first, if included.
+        counts: Sum of all counts, once no evaluator is pending.
+        used_validation_data: Whether it was trained on the learner's validation set, too.
+        is_final: Whether it arrived in the final rounds, where no model is evaluated and the last weight is used.
     """
 
-    update: Arrived
+    update: UpdateReceived
     version: int
     versions_missed: int
     staleness: int
-    waiting: frozenset[str] = frozenset()
-    heard: tuple[Counts, ...] = ()
-    score: Counts = ()
-    complete: bool = False
-    frozen: bool = False
+    pending_evaluators: frozenset[str] = frozenset()
+    evaluations_received: tuple[Counts, ...] = ()
+    counts: Counts = ()
+    used_validation_data: bool = False
+    is_final: bool = False
 
 
-class State(NamedTuple):
-    """What the controller knows between two events; a new one is made for each event, which a named tuple does fastest.
+class ControllerState(NamedTuple):
+    """State between two events. It is a named tuple because a new one is created for each event.
 
     Attributes:
-        version: the newest version of the community model; 0 is the initial model.
-        committed: how many steps all commits together were trained for.
-        attempt: how often the present round has been started (synchronous pacing).
-        late: whether the present round's deadline has passed.
-        asked: how many training tasks have been given out (asynchronous pacing).
-        begun: whether enough learners have joined and training has begun.
-        present: the learners that are there.
-        declared: what each learner declared when it joined for the first time.
-        missing: who has gone before training began, and is not waited for.
-        examples: on how many examples those who are there train, all together.
-        labels: the label counts of all their validation sets together.
-        open: the training tasks under way.
-        scoring: updates that wait for evaluators, by task.
-        ready: updates that wait for the mix, under a key that the pacing chose.
-        failures: how often in a row a learner's tasks have failed (asynchronous pacing).
-        cycles: each learner's staleness at its first commits, for the staleness criterion.
-        releases: how many updates each learner has been asked for, if there is a privacy budget for each.
-        drawn: how many learners the round has asked, among how many, if the community models have a privacy budget.
-        rounds: how many rounds of each kind have been released, for the same budget.
-        progress: how the distributed validation loss has come along.
-        past: each learner's last commit, kept if there is a post-validation phase.
-        finished: how many updates of the post-validation phase each learner has committed (asynchronous pacing).
-        notes: numbers that a pacing of your own remembers, by name.
-        stopped: why the run is over, or nothing.
+        version: Latest version of the community model; 0 is the initial model.
+        committed_steps: Training steps of all commits.
+        attempt: Number of times the current round has been started (synchronous scheduler).
+        is_past_deadline: Whether the deadline of the current round has passed.
+        requested: Number of training tasks started (asynchronous schedulers).
+        has_started: Whether enough learners have joined and training has started.
+        present: Learners that are present.
+        declared: What each learner declared when it joined for the first time.
+        missing: Learners that left before training started and are not waited for.
+        examples: Training examples of all present learners.
+        labels: Label counts of all their validation sets.
+        open_tasks: Open training tasks.
+        awaiting_evaluation: Updates with pending evaluators, by task.
+        ready: Updates to be aggregated, under a key of the scheduler.
+        failures: Consecutive failed tasks of each learner (asynchronous schedulers).
+        cycles: Staleness of each learner's first commits, for the staleness criterion.
+        releases: Updates requested from each learner, if there is a privacy budget per learner.
+        sampled: Sample size and population of the current round, if the community models have a privacy budget.
+        rounds: Number of released rounds by accounted parameters, for the same budget.
+        progress: Development of the distributed validation loss.
+        last_commits: Last commit of each learner, if there are final rounds.
+        final_updates: Updates of the final rounds that each learner has committed (asynchronous schedulers).
+        scheduler_state: Values that a user-defined scheduler remembers, by name.
+        stop_reason: Why the run stopped; None while it runs.
     """
 
     version: int = 0
-    committed: int = 0
+    committed_steps: int = 0
     attempt: int = 0
-    late: bool = False
-    asked: int = 0
-    begun: bool = False
-    present: Map[str, Member] = Map()
-    declared: Map[str, Member] = Map()
+    is_past_deadline: bool = False
+    requested: int = 0
+    has_started: bool = False
+    present: Map[str, LearnerInfo] = Map()
+    declared: Map[str, LearnerInfo] = Map()
     missing: frozenset[str] = frozenset()
     examples: int = 0
     labels: Counts = ()
-    open: Map[str, Assignment] = Map()
-    scoring: Map[str, Contribution] = Map()
+    open_tasks: Map[str, Assignment] = Map()
+    awaiting_evaluation: Map[str, Contribution] = Map()
     ready: Map[str, Contribution] = Map()
     failures: Map[str, int] = Map()
     cycles: Map[str, tuple[int, ...]] = Map()
     releases: Map[str, int] = Map()
-    drawn: tuple[int, int] = (0, 0)
-    rounds: Map[Round, int] = Map()
-    progress: Progress = Progress()
-    past: Map[str, Past] = Map()
-    finished: Map[str, int] = Map()
-    notes: Map[str, float] = Map()
-    stopped: str | None = None
+    sampled: tuple[int, int] = (0, 0)
+    rounds: Map[AccountedRound, int] = Map()
+    progress: EvaluationProgress = EvaluationProgress()
+    last_commits: Map[str, LastCommit] = Map()
+    final_updates: Map[str, int] = Map()
+    scheduler_state: Map[str, float] = Map()
+    stop_reason: str | None = None
 
 
-Answer: TypeAlias = tuple[State, tuple[Instruction, ...]]
-"""What the controller knows after an event, and what is to be done."""
+Transition: TypeAlias = tuple[ControllerState, tuple[Instruction, ...]]
+"""State after an event, and the instructions that follow from it."""
 
 
-def to_plain(value: Any) -> Any:
-    """A state, or anything in one, as values that JSON can hold.
+def to_json_value(value: Any) -> Any:
+    """Convert the controller state, or any value in one, to JSON values for a checkpoint.
 
-    >>> from_plain(to_plain(State(version=3))) == State(version=3)
+    >>> from_json_value(to_json_value(ControllerState(version=3))) == ControllerState(version=3)
     True
     """
     if is_dataclass(value) and not isinstance(value, type):
         return {
-            "is": type(value).__name__,
-            **{f.name: to_plain(getattr(value, f.name)) for f in fields(value)},
+            "type": _TAGS[type(value)],
+            **{f.name: to_json_value(getattr(value, f.name)) for f in fields(value)},
         }
-    if isinstance(value, Round | State | Contribution):
+    if isinstance(value, AccountedRound | ControllerState | Contribution):
         return {
-            "is": type(value).__name__,
-            **{name: to_plain(part) for name, part in zip(value._fields, value, strict=True)},
+            "type": _TAGS[type(value)],
+            **{name: to_json_value(part) for name, part in zip(value._fields, value, strict=True)},
         }
     if isinstance(value, Map | dict):
-        kind = "Map" if isinstance(value, Map) else "dict"
-        return {"is": kind, "items": [[to_plain(k), to_plain(v)] for k, v in sorted(value.items())]}
+        tag = "map" if isinstance(value, Map) else "dict"
+        return {
+            "type": tag,
+            "items": [[to_json_value(k), to_json_value(v)] for k, v in sorted(value.items())],
+        }
     if isinstance(value, tuple | list):
-        return [to_plain(item) for item in value]
+        return [to_json_value(item) for item in value]
     if isinstance(value, frozenset):
-        return {"is": "frozenset", "items": sorted(value)}
+        return {"type": "frozenset", "items": sorted(value)}
     return value
 
 
-def from_plain(plain: Any) -> Any:
-    """What `to_plain` was given."""
-    if isinstance(plain, list):
-        return tuple(from_plain(item) for item in plain)
-    if not isinstance(plain, dict):
-        return plain
-    kind = plain["is"]
-    if kind in ("Map", "dict"):
-        pairs = {from_plain(k): from_plain(v) for k, v in plain["items"]}
-        return Map(pairs) if kind == "Map" else pairs
-    if kind == "frozenset":
-        return frozenset(plain["items"])
+def from_json_value(json_value: Any) -> Any:
+    """Restore a value of the controller state from the JSON values of a checkpoint."""
+    if isinstance(json_value, list):
+        return tuple(from_json_value(item) for item in json_value)
+    if not isinstance(json_value, dict):
+        return json_value
+    tag = json_value["type"]
+    if tag in ("map", "dict"):
+        pairs = {from_json_value(k): from_json_value(v) for k, v in json_value["items"]}
+        return Map(pairs) if tag == "map" else pairs
+    if tag == "frozenset":
+        return frozenset(json_value["items"])
     try:
-        return _KINDS[kind](**{name: from_plain(value) for name, value in plain.items() if name != "is"})
+        return CHECKPOINT_TYPES[tag](
+            **{name: from_json_value(value) for name, value in json_value.items() if name != "type"}
+        )
     except (KeyError, TypeError) as error:
-        raise StoreError(f"the checkpoint holds a '{kind}' that this version does not know") from error
+        raise StoreError(f"the checkpoint contains an unknown '{tag}'") from error
 
 
-_KINDS: dict[str, type] = {
-    kind.__name__: kind
-    for kind in (
-        *(Arrived, Assignment, Contribution, Member, Past, Progress, Round, State),
-        *(Thresholds, Train, TrainSettings),
-    )
+CHECKPOINT_TYPES: dict[str, type] = {
+    "update_received": UpdateReceived,
+    "assignment": Assignment,
+    "contribution": Contribution,
+    "learner_info": LearnerInfo,
+    "last_commit": LastCommit,
+    "evaluation_progress": EvaluationProgress,
+    "accounted_round": AccountedRound,
+    "controller_state": ControllerState,
+    "update_thresholds": UpdateThresholds,
+    "start_training": StartTraining,
+    "train_settings": TrainSettings,
 }
+"""Tag of each type in a checkpoint. Tags are part of the file format; class names are not."""
+
+_TAGS = {stored_type: tag for tag, stored_type in CHECKPOINT_TYPES.items()}

@@ -1,6 +1,6 @@
-"""The controller: one pure function from what happened to what is to be done.
+"""State machine of the controller: a pure function from an event to the next state and instructions.
 
-Its invariants are numbered in docs/controller.md, each with the test that holds it.
+Its invariants are numbered in docs/controller.md, each with the test that checks it.
 """
 
 from __future__ import annotations
@@ -10,182 +10,217 @@ from dataclasses import replace
 
 from abaton.controller import evaluator_selection, scheduler
 from abaton.controller.events import (
-    Arrived,
+    EvaluationReceived,
     Event,
-    Failed,
     Instruction,
-    Joined,
-    Left,
-    Noted,
-    Retire,
-    Scored,
-    Tick,
+    LearnerJoined,
+    LearnerLeft,
+    RemoveLearner,
+    RunNote,
+    TaskFailed,
+    TimerFired,
+    UpdateReceived,
 )
-from abaton.controller.robust_aggregation import Latest
-from abaton.controller.state import Answer, Contribution, Member, State
-from abaton.controller.strategies import Rules
-from abaton.metrics import counts as score
+from abaton.controller.robust_aggregation import LatestContribution
+from abaton.controller.state import Contribution, ControllerState, LearnerInfo, Transition
+from abaton.controller.strategies import Strategy
+from abaton.metrics import counts as validation_counts
 from abaton.metrics.counts import Counts
 
-_SAY = 2  # how many times all the others' examples one learner's may count
+_MAX_EXAMPLES_RATIO = 2  # one learner's examples count at most this many times the examples of all others
 
 
-def step(rules: Rules, state: State, event: Event) -> Answer:
-    """What the controller knows and asks for after an event.
+def transition(strategy: Strategy, state: ControllerState, event: Event) -> Transition:
+    """Return the controller's next state and its instructions after an event.
 
-    >>> rules = Rules(learners=1, rounds=3)
-    >>> state, instructions = step(rules, State(), Joined(at=0.0, learner="cleveland", examples=303))
-    >>> [(i.learner, i.version) for i in instructions]
+    >>> joined = LearnerJoined(timestamp=0.0, learner="cleveland", examples=303)
+    >>> state, instructions = transition(Strategy(learners=1, rounds=3), ControllerState(), joined)
+    >>> [(start.learner, start.version) for start in instructions]
     [('cleveland', 0)]
     """
-    if state.stopped is not None:
+    if state.stop_reason is not None:
         return state, ()
-    if rules.seconds is not None and event.at > rules.seconds:
-        return scheduler.stop(state, "the time is up")
+    if strategy.max_seconds is not None and event.timestamp > strategy.max_seconds:
+        return scheduler.stop_run(state, "the time is up")
     match event:
-        case Joined():
-            return _joined(rules, state, event)
-        case Left():
-            return _left(rules, state, event)
-        case Arrived():
-            return _arrived(rules, state, event)
-        case Scored():
-            return _scored(rules, state, event)
-        case Failed():
-            return _failed(rules, state, event)
-        case Tick():
-            return rules.pacing.rang(rules, state, event.name, event.at) if state.begun else (state, ())
-        case Noted():
+        case LearnerJoined():
+            return _learner_joined(strategy, state, event)
+        case LearnerLeft():
+            return _learner_left(strategy, state, event)
+        case UpdateReceived():
+            return _update_received(strategy, state, event)
+        case EvaluationReceived():
+            return _evaluation_received(strategy, state, event)
+        case TaskFailed():
+            return _task_failed(strategy, state, event)
+        case TimerFired():
+            if not state.has_started:
+                return state, ()
+            return strategy.scheduler.on_timer(strategy, state, event.name, event.timestamp)
+        case RunNote():
             return state, ()
 
 
-def _joined(rules: Rules, state: State, event: Joined) -> Answer:
-    learner, known = event.learner, event.learner in state.present
-    state = _forget(state, learner)
-    member, before = Member(event.examples, event.group, event.labels), state.declared.get(learner)
-    member = member if before is None else before.lessened(member)
+def _learner_joined(strategy: Strategy, state: ControllerState, event: LearnerJoined) -> Transition:
+    learner, is_present = event.learner, event.learner in state.present
+    state = _without_declared(state, learner)
+    info, declared = LearnerInfo(event.examples, event.group, event.labels), state.declared.get(learner)
+    info = info if declared is None else declared.min_with(info)
     state = state._replace(
-        present=state.present.set(learner, member),
-        declared=state.declared.set(learner, member) if before is None else state.declared,
+        present=state.present.set(learner, info),
+        declared=state.declared.set(learner, info) if declared is None else state.declared,
         missing=state.missing - {learner},
-        examples=state.examples + member.examples,
-        labels=evaluator_selection.together([state.labels, member.labels]),
+        examples=state.examples + info.examples,
+        labels=evaluator_selection.sum_label_counts([state.labels, info.labels]),
     )
-    if not state.begun:
-        return _begun(rules, state, event.at)
-    return (state, ()) if known else rules.pacing.joined(rules, state, learner, event.at)
+    if not state.has_started:
+        return _start_if_ready(strategy, state, event.timestamp)
+    return (
+        (state, ())
+        if is_present
+        else strategy.scheduler.on_learner_joined(strategy, state, learner, event.timestamp)
+    )
 
 
-def _begun(rules: Rules, state: State, now: float) -> Answer:
-    """Begin when everybody is there who is waited for."""
-    if not state.present or len(state.present) + len(state.missing) < rules.learners:
+def _start_if_ready(strategy: Strategy, state: ControllerState, now: float) -> Transition:
+    """Transition to training once all expected learners have joined or left."""
+    if not state.present or len(state.present) + len(state.missing) < strategy.learners:
         return state, ()
-    return rules.pacing.begin(rules, state._replace(begun=True), now)
+    return strategy.scheduler.on_start(strategy, state._replace(has_started=True), now)
 
 
-def _left(rules: Rules, state: State, event: Left) -> Answer:
+def _learner_left(strategy: Strategy, state: ControllerState, event: LearnerLeft) -> Transition:
     learner = event.learner
-    if not state.begun:
-        state = _forget(state, learner)._replace(missing=state.missing | {learner})
+    if not state.has_started:
+        state = _without_declared(state, learner)._replace(missing=state.missing | {learner})
         present = state.present.delete(learner) if learner in state.present else state.present
-        return _begun(rules, state._replace(present=present), event.at)
+        return _start_if_ready(strategy, state._replace(present=present), event.timestamp)
     if learner not in state.present:
         return state, ()
-    lost = [task for task, work in state.open.items() if work.learner == learner]
-    still_open = state.open
-    for task in lost:
-        still_open = still_open.delete(task)
-    state = _forget(state, learner)
-    state = state._replace(present=state.present.delete(learner), open=still_open)
-    asked = [task for task, made in state.scoring.items() if learner in made.waiting]
-    for task in asked:
-        state = evaluator_selection.hear(state, task, learner)
-    said: tuple[Instruction, ...] = ()
-    if rules.pacing.mixes == "newest" and rules.mixing == Latest("subtract"):
-        said = (Retire(learner),)
-    state, more = rules.pacing.left(rules, state, learner, event.at)
-    if state.stopped is None:
-        state, settled = _settle(rules, state, event.at, evaluator_selection.complete(state, asked))
-        more += settled
-    return state, said + more
+    open_tasks = [task for task, assignment in state.open_tasks.items() if assignment.learner == learner]
+    remaining = state.open_tasks
+    for task in open_tasks:
+        remaining = remaining.delete(task)
+    state = _without_declared(state, learner)
+    state = state._replace(present=state.present.delete(learner), open_tasks=remaining)
+    evaluated = [
+        task
+        for task, contribution in state.awaiting_evaluation.items()
+        if learner in contribution.pending_evaluators
+    ]
+    for task in evaluated:
+        state = evaluator_selection.add_evaluation(state, task, learner)
+    instructions: tuple[Instruction, ...] = ()
+    if strategy.scheduler.aggregation == "latest" and strategy.contribution_rule == LatestContribution(
+        "subtract"
+    ):
+        instructions = (RemoveLearner(learner),)
+    state, further_instructions = strategy.scheduler.on_learner_left(
+        strategy, state, learner, event.timestamp
+    )
+    if state.stop_reason is None:
+        state, evaluated_instructions = _continue_with(
+            strategy, state, event.timestamp, evaluator_selection.fully_evaluated(state, evaluated)
+        )
+        further_instructions += evaluated_instructions
+    return state, instructions + further_instructions
 
 
-def _forget(state: State, learner: str) -> State:
-    """Without what a learner declared, in what is declared of all together."""
-    member = state.present.get(learner)
-    if member is None:
+def _without_declared(state: ControllerState, learner: str) -> ControllerState:
+    """Subtract a learner's declared counts from the totals of the state machine."""
+    info = state.present.get(learner)
+    if info is None:
         return state
-    gone = tuple(-n for n in member.labels)
+    negative_labels = tuple(-n for n in info.labels)
     return state._replace(
-        examples=state.examples - member.examples, labels=evaluator_selection.together([state.labels, gone])
+        examples=state.examples - info.examples,
+        labels=evaluator_selection.sum_label_counts([state.labels, negative_labels]),
     )
 
 
-def _arrived(rules: Rules, state: State, event: Arrived) -> Answer:
-    work = state.open.get(event.task)
-    if work is None or work.learner != event.learner:
+def _update_received(strategy: Strategy, state: ControllerState, event: UpdateReceived) -> Transition:
+    assignment = state.open_tasks.get(event.task)
+    if assignment is None or assignment.learner != event.learner:
         return state, ()
-    member = state.present.get(event.learner)
-    if member is not None:
-        event = _as_declared(rules, state, member, event)
-    made = Contribution(
+    info = state.present.get(event.learner)
+    if info is not None:
+        event = _limit_to_declared(strategy, state, info, event)
+    contribution = Contribution(
         event,
-        version=work.version,
-        versions_missed=state.version - work.version,
-        staleness=state.committed - work.committed + event.steps,
-        complete=work.complete,
-        frozen=scheduler.finishing(rules, state),
+        version=assignment.version,
+        versions_missed=state.version - assignment.version,
+        staleness=state.committed_steps - assignment.committed_steps + event.steps,
+        used_validation_data=assignment.use_validation_data,
+        is_final=scheduler.in_final_rounds(strategy, state),
     )
-    made, asked = evaluator_selection.ask(rules, state, made)
-    state = state._replace(open=state.open.delete(event.task))
-    if made.waiting:
-        state = state._replace(scoring=state.scoring.set(event.task, made))
-        return state, asked
-    state, more = rules.pacing.ready(rules, state, (made,), event.at)
-    return state, asked + more
+    contribution, requests = evaluator_selection.request_evaluations(strategy, state, contribution)
+    state = state._replace(open_tasks=state.open_tasks.delete(event.task))
+    if contribution.pending_evaluators:
+        state = state._replace(awaiting_evaluation=state.awaiting_evaluation.set(event.task, contribution))
+        return state, requests
+    state, further_instructions = strategy.scheduler.on_updates_ready(
+        strategy, state, (contribution,), event.timestamp
+    )
+    return state, requests + further_instructions
 
 
-def _as_declared(rules: Rules, state: State, member: Member, event: Arrived) -> Arrived:
-    """An update without a false score that counts for no more examples than declared, nor than twice all the others'.
+def _limit_to_declared(
+    strategy: Strategy, state: ControllerState, info: LearnerInfo, event: UpdateReceived
+) -> UpdateReceived:
+    """Limit a received update's examples to the declared number and to twice the examples of all others.
 
-    With two there is no majority, and both count for what they declared.
+    Implausible validation counts are removed. With two learners there is no majority, so both keep what they declared.
     """
-    most, others = member.most, state.examples - member.examples
-    if len(state.present) > 2 and others:
-        most = min(most, _SAY * others)
-    if event.examples > most:
-        event = replace(event, examples=most, steps=min(event.steps, rules.training.epochs * most))
-    sound = evaluator_selection.possible(member, event.score) and _fits(rules, event.score)
-    return event if sound else replace(event, score=())
+    max_examples, other_examples = info.max_examples, state.examples - info.examples
+    if len(state.present) > 2 and other_examples:
+        max_examples = min(max_examples, _MAX_EXAMPLES_RATIO * other_examples)
+    if event.examples > max_examples:
+        event = replace(
+            event, examples=max_examples, steps=min(event.steps, strategy.training.epochs * max_examples)
+        )
+    is_plausible = evaluator_selection.are_counts_plausible(info, event.counts) and _fits_metric(
+        strategy, event.counts
+    )
+    return event if is_plausible else replace(event, counts=())
 
 
-def _fits(rules: Rules, counts: Counts) -> bool:
-    return rules.validation is None or score.fits(rules.validation.measure, counts)
+def _fits_metric(strategy: Strategy, counts: Counts) -> bool:
+    return strategy.validation is None or validation_counts.fits_metric(strategy.validation.metric, counts)
 
 
-def _scored(rules: Rules, state: State, event: Scored | Failed) -> Answer:
-    """Take what an evaluator says of a model; one that failed counts nothing, and is not waited for."""
+def _evaluation_received(
+    strategy: Strategy, state: ControllerState, event: EvaluationReceived | TaskFailed
+) -> Transition:
+    """Handle the event of a received evaluation: add its counts; a failed one adds none and is not pending."""
     task = evaluator_selection.scored_task(event.task, event.learner)
-    counts = event.score if isinstance(event, Scored) and _fits(rules, event.score) else ()
-    state = evaluator_selection.hear(state, task, event.learner, counts)
-    return _settle(rules, state, event.at, evaluator_selection.complete(state, (task,)))
+    counts = (
+        event.counts if isinstance(event, EvaluationReceived) and _fits_metric(strategy, event.counts) else ()
+    )
+    state = evaluator_selection.add_evaluation(state, task, event.learner, counts)
+    return _continue_with(
+        strategy, state, event.timestamp, evaluator_selection.fully_evaluated(state, (task,))
+    )
 
 
-def _failed(rules: Rules, state: State, event: Failed) -> Answer:
-    work = state.open.get(event.task)
-    if work is None:
-        return _scored(rules, state, event)
-    if work.learner != event.learner:
+def _task_failed(strategy: Strategy, state: ControllerState, event: TaskFailed) -> Transition:
+    assignment = state.open_tasks.get(event.task)
+    if assignment is None:
+        return _evaluation_received(strategy, state, event)
+    if assignment.learner != event.learner:
         return state, ()
-    state = state._replace(open=state.open.delete(event.task))
-    return rules.pacing.failed(rules, state, event.learner, event.at)
+    state = state._replace(open_tasks=state.open_tasks.delete(event.task))
+    return strategy.scheduler.on_task_failed(strategy, state, event.learner, event.timestamp)
 
 
-def _settle(rules: Rules, state: State, now: float, done: Sequence[Contribution]) -> Answer:
-    """Move updates that wait for no evaluator any more on to the mix."""
-    if not done:
+def _continue_with(
+    strategy: Strategy, state: ControllerState, now: float, evaluated: Sequence[Contribution]
+) -> Transition:
+    """Pass fully evaluated updates from the state machine to the scheduler."""
+    if not evaluated:
         return state, ()
-    waiting = state.scoring
-    for made in done:
-        waiting = waiting.delete(made.update.task)
-    return rules.pacing.ready(rules, state._replace(scoring=waiting), done, now)
+    remaining = state.awaiting_evaluation
+    for contribution in evaluated:
+        remaining = remaining.delete(contribution.update.task)
+    return strategy.scheduler.on_updates_ready(
+        strategy, state._replace(awaiting_evaluation=remaining), evaluated, now
+    )

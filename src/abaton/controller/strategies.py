@@ -1,7 +1,4 @@
-"""The rules of a run: everything that decides what the controller does, fixed before it starts.
-
-Policies by name: those of the Metis paper as it calls them, and FedBuff, with and without validation.
-"""
+"""`Strategy`: all settings of the controller, and named strategies of the Metis paper and FedBuff."""
 
 from __future__ import annotations
 
@@ -12,119 +9,138 @@ from typing import Any
 
 import numpy as np
 
-from abaton.controller.asynchronous_scheduler import Asynchronous, Buffered
-from abaton.controller.differential_privacy import Privacy
-from abaton.controller.robust_aggregation import Blend, Latest, Optimiser, Plain, Robust
-from abaton.controller.scheduler import Pacing
-from abaton.controller.synchronous_scheduler import Synchronous
-from abaton.controller.weighting import ByExamples, ByStaleness, ByValidation, Weighting
+from abaton.controller.asynchronous_scheduler import AsynchronousScheduler, BufferedScheduler
+from abaton.controller.differential_privacy import DifferentialPrivacy
+from abaton.controller.robust_aggregation import FedAsyncContribution, LatestContribution, RobustAggregator
+from abaton.controller.scheduler import Scheduler
+from abaton.controller.server_optimiser import ServerOptimiser, ServerSgd
+from abaton.controller.synchronous_scheduler import SynchronousScheduler
+from abaton.controller.weighting import ExampleWeighting, StalenessWeighting, ValidationWeighting, Weighting
 from abaton.errors import SettingsError
-from abaton.protocols import require
-from abaton.training import Thresholds, TrainSettings, above_zero, check_training, one_of, refuse, whole
+from abaton.protocols import require_protocol
+from abaton.training import (
+    TrainSettings,
+    UpdateThresholds,
+    check_integer_setting,
+    check_positive,
+    check_training,
+    check_type,
+    refuse,
+)
 
 _KNOWN = {
-    "pacing": (Pacing, "Synchronous, SemiSynchronous, Asynchronous, Buffered"),
-    "robust": (Robust, "Median, Trimmed, Krum, NormBound"),
-    "server": (Optimiser, "Plain, Momentum, Adam"),
-    "a part of weighting": (Weighting, "ByExamples, ByValidation, ByStaleness"),
+    "scheduler": (
+        Scheduler,
+        "SynchronousScheduler, SemiSynchronousScheduler, AsynchronousScheduler, BufferedScheduler",
+    ),
+    "robust_aggregation": (RobustAggregator, "CoordinateMedian, TrimmedMean, Krum, NormBound"),
+    "server_optimiser": (ServerOptimiser, "ServerSgd, ServerMomentum, ServerAdam"),
+    "weighting factor": (Weighting, "ExampleWeighting, ValidationWeighting, StalenessWeighting"),
 }
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
-    """How a federation is run.
+class Strategy:
+    """Settings of the controller, fixed before a run starts.
 
     Attributes:
-        learners: how many learners must have joined before training begins; 0 is all that take part.
-        rounds: how many versions of the community model are made, unless the time is up before.
-        seconds: how long the run may take by the engine's clock.
-        pacing: who trains next, and when a mix is made.
-        weighting: how much a model counts: the product of all parts.
-        mixing: what an asynchronous commit does to the community model.
-        robust: how a round's updates are mixed when some may be wrong; by their weighted mean if not given.
-        server: what is made of the change that the mix proposes.
-        training: how each learner trains.
-        privacy: the budget of differential privacy, if there is one.
-        seed: decides every lot that is drawn.
-        finishing: how many rounds follow in which learners train on their validation data too. No model is scored in
-            them: each learner weighs what its last update weighed. Asynchronous learners do so many more tasks each.
-        longest: how many times longer than the other learners' newest updates an update may be: a longer one is
-            shortened to that (`control.reach`); 0 is no bound.
+        learners: Number of learners that must join before training starts; 0 is all participants.
+        rounds: Number of versions to publish, unless `max_seconds` ends the run first.
+        max_seconds: Maximum duration of the run by the engine's clock.
+        scheduler: Decides which learners train next and when a version is published.
+        weighting: Factors whose product is the weight of an update.
+        contribution_rule: Effect of an asynchronous commit on the community model.
+        robust_aggregation: Aggregation of a round in which some updates may be Byzantine; the weighted mean if None.
+        server_optimiser: Turns the aggregated change into the step that is applied.
+        training: Settings of local training.
+        privacy: Differential privacy budget, if any.
+        seed: Seed of every random choice.
+        final_rounds: Number of additional rounds in which learners train on their validation data, too. No model is
+            evaluated in them, and each learner keeps the weight of its last commit. Asynchronous learners each do this
+            number of additional tasks.
+        max_norm_ratio: Maximum norm of an update relative to the other learners' latest updates; longer updates are
+            clipped (`UpdateNormBound`). 0 is no bound.
 
-    >>> Rules(learners=4, rounds=0)
+    >>> Strategy(learners=4, rounds=0)
     Traceback (most recent call last):
-    abaton.errors.SettingsError: rounds is 0 (rules): use a whole number, at least 1
+    abaton.errors.SettingsError: rounds is 0 (strategy): use an integer >= 1
     """
 
     learners: int = 0
     rounds: int = 10
-    seconds: float | None = None
-    pacing: Pacing = field(default_factory=Synchronous)
-    weighting: tuple[Weighting, ...] = (ByExamples(),)
-    mixing: Latest | Blend = field(default_factory=Latest)
-    robust: Robust | None = None
-    server: Optimiser = field(default_factory=Plain)
+    max_seconds: float | None = None
+    scheduler: Scheduler = field(default_factory=SynchronousScheduler)
+    weighting: tuple[Weighting, ...] = (ExampleWeighting(),)
+    contribution_rule: LatestContribution | FedAsyncContribution = field(default_factory=LatestContribution)
+    robust_aggregation: RobustAggregator | None = None
+    server_optimiser: ServerOptimiser = field(default_factory=ServerSgd)
     training: TrainSettings = field(default_factory=TrainSettings)
-    privacy: Privacy | None = None
+    privacy: DifferentialPrivacy | None = None
     seed: int = 0
-    finishing: int = 0
-    longest: float = 10.0
+    final_rounds: int = 0
+    max_norm_ratio: float = 10.0
 
     def __post_init__(self) -> None:
-        for each in fields(self):  # numbers that came out of an array are the numbers they are
-            object.__setattr__(self, each.name, _plain(getattr(self, each.name)))
-        self._check_kinds()
-        whole("learners", self.learners, least=0)
-        whole("rounds", self.rounds, least=1)
-        whole("finishing", self.finishing, least=0)
+        for item in fields(self):  # NumPy scalars would be stored differently
+            object.__setattr__(self, item.name, _without_numpy_scalars(getattr(self, item.name)))
+        self._check_types()
+        check_integer_setting("learners", self.learners, minimum=0)
+        check_integer_setting("rounds", self.rounds, minimum=1)
+        check_integer_setting("final_rounds", self.final_rounds, minimum=0)
         if isinstance(self.seed, bool) or not isinstance(self.seed, int):
-            refuse("seed", self.seed, "use a whole number")
-        if self.seconds is not None:
-            above_zero("seconds", self.seconds)
-        if not (self.longest == 0 or 1 <= self.longest < math.inf):
-            refuse("longest", self.longest, "use a number from 1 on, or 0 for no bound")
+            refuse("seed", self.seed, "use an integer")
+        if self.max_seconds is not None:
+            check_positive("max_seconds", self.max_seconds)
+        if not (self.max_norm_ratio == 0 or 1 <= self.max_norm_ratio < math.inf):
+            refuse("max_norm_ratio", self.max_norm_ratio, "use a number >= 1, or 0 for no bound")
         check_training(self.training)
-        self.pacing.check(self)
-        self._check_mixing()
+        self.scheduler.check(self)
+        self._check_aggregation()
         self._check_validation()
         if self.privacy is not None:
             self._check_privacy(self.privacy)
 
-    def _check_kinds(self) -> None:
-        _part("pacing", self.pacing)
-        _part("server", self.server)
-        one_of("mixing", self.mixing, (Latest, Blend))
-        one_of("training", self.training, (TrainSettings,))
-        if self.robust is not None:
-            _part("robust", self.robust)
+    def _check_types(self) -> None:
+        _check_component("scheduler", self.scheduler)
+        _check_component("server_optimiser", self.server_optimiser)
+        check_type("contribution_rule", self.contribution_rule, (LatestContribution, FedAsyncContribution))
+        check_type("training", self.training, (TrainSettings,))
+        if self.robust_aggregation is not None:
+            _check_component("robust_aggregation", self.robust_aggregation)
         if self.privacy is not None:
-            one_of("privacy", self.privacy, (Privacy,))
+            check_type("privacy", self.privacy, (DifferentialPrivacy,))
         if not isinstance(self.weighting, tuple) or not self.weighting:
-            told = "empty" if self.weighting == () else repr(self.weighting)
-            refuse("weighting", told, "use a tuple of at least one part, such as (ByExamples(),)")
-        for part in self.weighting:
-            _part("a part of weighting", part)
+            text = "empty" if self.weighting == () else repr(self.weighting)
+            refuse("weighting", text, "use a tuple of at least one factor, such as (ExampleWeighting(),)")
+        for factor in self.weighting:
+            _check_component("weighting factor", factor)
 
-    def _check_mixing(self) -> None:
-        mixing, robust = self.mixing, self.robust
-        together = self.pacing.mixes != "newest"
-        if isinstance(mixing, Blend) and not 0 < mixing.alpha <= 1:
-            refuse("mixing.alpha", mixing.alpha, "use a number above 0 and at most 1")
-        if isinstance(mixing, Blend) and together:
-            refuse("mixing", mixing, "use asynchronous pacing, or Latest(): a round has a mix of its own")
-        if isinstance(mixing, Blend) and not isinstance(self.server, Plain):
-            refuse("server", self.server, "use Plain() with Blend(), which pulls the model by alpha alone")
-        if isinstance(mixing, Latest) and mixing.leavers not in ("stay", "subtract"):
-            refuse("mixing.leavers", f"'{mixing.leavers}'", "use 'stay' or 'subtract'")
-        if robust is not None and not together:
+    def _check_aggregation(self) -> None:
+        rule, robust = self.contribution_rule, self.robust_aggregation
+        aggregates_rounds = self.scheduler.aggregation != "latest"
+        if isinstance(rule, FedAsyncContribution) and not 0 < rule.alpha <= 1:
+            refuse("contribution_rule.alpha", rule.alpha, "use a number above 0 and at most 1")
+        if isinstance(rule, FedAsyncContribution) and aggregates_rounds:
+            refuse("contribution_rule", rule, "use AsynchronousScheduler(), or LatestContribution()")
+        if isinstance(rule, FedAsyncContribution) and not isinstance(self.server_optimiser, ServerSgd):
             refuse(
-                "robust", robust, "use synchronous pacing, whose updates can be compared, or ByValidation()"
+                "server_optimiser",
+                self.server_optimiser,
+                "use ServerSgd() with FedAsyncContribution(), whose step is alpha alone",
             )
-        if robust is not None and self.pacing.fewest(self) < robust.least:
+        if isinstance(rule, LatestContribution) and rule.departed not in ("keep", "subtract"):
+            refuse("contribution_rule.departed", f"'{rule.departed}'", "use 'keep' or 'subtract'")
+        if robust is not None and not aggregates_rounds:
             refuse(
-                "the fewest updates of a mix",
-                self.pacing.fewest(self),
-                f"use at least {robust.least}, which {type(robust).__name__} needs: a quorum, or a buffer",
+                "robust_aggregation",
+                robust,
+                "use SynchronousScheduler(), whose updates can be compared, or ValidationWeighting()",
+            )
+        if robust is not None and self.scheduler.min_updates(self) < robust.min_updates:
+            refuse(
+                "the minimum number of updates of an aggregation",
+                self.scheduler.min_updates(self),
+                f"use a quorum or buffer_size >= {robust.min_updates}, which {type(robust).__name__} needs",
             )
 
     def _check_validation(self) -> None:
@@ -132,96 +148,118 @@ class Rules:
             refuse(
                 "learners",
                 self.learners,
-                "use at least 2, whose other learners score a model, or ByExamples()",
+                "use at least 2, since other learners evaluate a model, or ExampleWeighting()",
             )
-        if self.training.schedule == "driven" and not self.validation:
-            refuse("training.schedule", "'driven'", "use it with ByValidation(), whose evaluators drive it")
+        if self.training.learning_rate_schedule == "plateau" and not self.validation:
+            refuse(
+                "training.learning_rate_schedule",
+                "'plateau'",
+                "use it with ValidationWeighting(), whose evaluators provide the validation loss",
+            )
 
     @property
     def needs_validation(self) -> bool:
-        """Whether learners must have set validation examples aside."""
-        return self.validation is not None or self.pacing.adaptive is not None or self.finishing > 0
+        """Whether the strategy requires a validation set of its learners."""
+        return self.validation is not None or self.scheduler.adaptive is not None or self.final_rounds > 0
 
-    def _check_privacy(self, privacy: Privacy) -> None:
+    def _check_privacy(self, privacy: DifferentialPrivacy) -> None:
         if self.validation is not None:
             raise SettingsError(
-                "evaluators' counts carry no noise, so they would not be covered by the privacy budget",
-                where="rules",
-                remedy="weigh by examples or staleness, or leave the budget out",
+                "evaluators' counts have no noise, so the privacy budget does not cover them",
+                where="strategy",
+                remedy="weight by examples or staleness, or remove the budget",
             )
-        if self.pacing.adaptive is not None:
+        if self.scheduler.adaptive is not None:
             raise SettingsError(
-                "when an adaptive learner sends depends on its data, which the privacy budget does not cover",
-                where="rules",
-                remedy="use asynchronous pacing with a fixed number of epochs",
+                "an adaptive learner sends at a time that depends on its data, which the privacy budget does not cover",
+                where="strategy",
+                remedy="use AsynchronousScheduler() without adaptive",
             )
-        if privacy.against not in self.pacing.budgets and privacy.against == "controller":
+        if (
+            privacy.adversary not in self.scheduler.accounted_adversaries
+            and privacy.adversary == "controller"
+        ):
             raise SettingsError(
-                f"{type(self.pacing).__name__} does not say that it keeps a privacy budget",
-                where="rules.pacing",
-                remedy="let it give out tasks by 'ask' alone and say so by 'budgets', or use another pacing",
+                f"{type(self.scheduler).__name__} does not declare that it accounts a privacy budget",
+                where="strategy.scheduler",
+                remedy="start tasks by 'request_training' and set 'accounted_adversaries', or use another scheduler",
             )
-        if privacy.against == "readers":
-            plain = "readers" in self.pacing.budgets and all(part.even for part in self.weighting)
-            if not plain or self.robust is not None:
+        if privacy.adversary == "readers":
+            has_uniform_rounds = "readers" in self.scheduler.accounted_adversaries and all(
+                factor.is_uniform for factor in self.weighting
+            )
+            if not has_uniform_rounds or self.robust_aggregation is not None:
                 raise SettingsError(
-                    "a privacy budget against readers needs rounds whose updates all count the same",
-                    where="rules",
-                    remedy="use synchronous pacing, ByStaleness('constant') and no robust mixing, "
-                    "or privacy.against='controller'",
+                    "a privacy budget against readers needs rounds whose updates all have the same weight",
+                    where="strategy",
+                    remedy="use SynchronousScheduler(), StalenessWeighting('constant') and no robust aggregation, "
+                    "or privacy.adversary='controller'",
                 )
         elif privacy.allowance < 1:
             raise SettingsError(
-                f"privacy.epsilon is {privacy.epsilon}, less than one update with noise {privacy.noise} costs",
-                where="rules",
-                remedy="use more noise or a larger budget; 'abaton lab privacy' shows what rounds cost",
+                f"privacy.epsilon is {privacy.epsilon}, less than one update with noise_multiplier "
+                f"{privacy.noise_multiplier} costs",
+                where="strategy",
+                remedy="use more noise or a larger budget; see 'abaton lab privacy' for the cost of rounds",
             )
 
     @property
-    def validation(self) -> ByValidation | None:
-        """The part of the weighting that asks evaluators, if there is one."""
-        return next((part.asks for part in self.weighting if part.asks is not None), None)
+    def validation(self) -> ValidationWeighting | None:
+        """The strategy's weighting factor that needs evaluators, if there is one."""
+        return next((factor.validation for factor in self.weighting if factor.validation is not None), None)
 
 
-def _part(name: str, given: object) -> None:
-    kind, known = _KNOWN[name]
-    require(given, kind, name=name, where="rules", known=known)
+def _check_component(name: str, component: object) -> None:
+    protocol, known = _KNOWN[name]
+    require_protocol(component, protocol, name=name, where="strategy", known=known)
 
 
-def _plain(given: Any) -> Any:
-    """A number as Python has it, and a part with such numbers."""
-    if isinstance(given, np.generic):
-        return given.item()
-    if not is_dataclass(given) or isinstance(given, type):
-        return given
-    found = {each.name: getattr(given, each.name) for each in fields(given) if each.init}
-    changed = {name: value.item() for name, value in found.items() if isinstance(value, np.generic)}
-    return replace(given, **changed) if changed else given
+def _without_numpy_scalars(component: Any) -> Any:
+    """Return a setting of a strategy with Python numbers in place of NumPy scalars."""
+    if isinstance(component, np.generic):
+        return component.item()
+    if not is_dataclass(component) or isinstance(component, type):
+        return component
+    settings = {item.name: getattr(component, item.name) for item in fields(component) if item.init}
+    changed = {name: value.item() for name, value in settings.items() if isinstance(value, np.generic)}
+    return replace(component, **changed) if changed else component
 
 
-POLICIES: Mapping[str, Mapping[str, Any]] = {
-    "SyncFedAvg": {"pacing": Synchronous()},
-    "SyncDVW": {"pacing": Synchronous(), "weighting": (ByValidation(),)},
-    "AsyncFedAvg": {"pacing": Asynchronous()},
-    "FedAsync": {"pacing": Asynchronous(), "weighting": (ByStaleness(),), "mixing": Blend()},
-    "AsyncDVW(na)": {"pacing": Asynchronous(), "weighting": (ByValidation(),)},
-    "AsyncDVW(a)": {
-        "pacing": Asynchronous(adaptive={"fast": Thresholds(0.0, 4), "": Thresholds(1.0, 1)}),
-        "weighting": (ByValidation(),),
+STRATEGIES: Mapping[str, Mapping[str, Any]] = {
+    "SyncFedAvg": {"scheduler": SynchronousScheduler()},
+    "SyncDVW": {"scheduler": SynchronousScheduler(), "weighting": (ValidationWeighting(),)},
+    "AsyncFedAvg": {"scheduler": AsynchronousScheduler()},
+    "FedAsync": {
+        "scheduler": AsynchronousScheduler(),
+        "weighting": (StalenessWeighting(),),
+        "contribution_rule": FedAsyncContribution(),
     },
-    "FedBuff": {"pacing": Buffered(), "weighting": (ByStaleness(),)},
-    "FedBuffDVW": {"pacing": Buffered(), "weighting": (ByStaleness(), ByValidation())},
+    "AsyncDVW(na)": {"scheduler": AsynchronousScheduler(), "weighting": (ValidationWeighting(),)},
+    "AsyncDVW(a)": {
+        "scheduler": AsynchronousScheduler(
+            adaptive={"fast": UpdateThresholds(0.0, 4), "": UpdateThresholds(1.0, 1)}
+        ),
+        "weighting": (ValidationWeighting(),),
+    },
+    "FedBuff": {"scheduler": BufferedScheduler(), "weighting": (StalenessWeighting(),)},
+    "FedBuffDVW": {
+        "scheduler": BufferedScheduler(),
+        "weighting": (StalenessWeighting(), ValidationWeighting()),
+    },
 }
 
 
-def policy(name: str) -> Mapping[str, Any]:
-    """The part of the rules that a policy fixes.
+"""Settings that each named strategy fixes; names as in the Metis paper, and FedBuff with and without validation."""
 
-    >>> sorted(policy("SyncDVW"))
-    ['pacing', 'weighting']
+
+def strategy(name: str, **settings: Any) -> Strategy:
+    """Return the named strategy of the Metis paper or FedBuff, with further settings of `Strategy`.
+
+    >>> strategy("SyncDVW", rounds=20).weighting[0].metric
+    'micro_f1'
     """
-    if name not in POLICIES:
+    if name not in STRATEGIES:
         raise SettingsError(
-            f"there is no policy '{name}'", where="policy", remedy=f"use one of {', '.join(POLICIES)}"
+            f"there is no strategy '{name}'", where="strategy", remedy=f"use one of {', '.join(STRATEGIES)}"
         )
-    return POLICIES[name]
+    return Strategy(**{**STRATEGIES[name], **settings})

@@ -1,4 +1,4 @@
-"""Synchronous pacing: rounds of training, each closed by one mix."""
+"""Synchronous and semi-synchronous schedulers: rounds of training, each closed by one aggregation."""
 
 from __future__ import annotations
 
@@ -10,192 +10,241 @@ from immutables import Map
 
 from abaton import training
 from abaton.controller import scheduler
-from abaton.controller.differential_privacy import SPENT, Privacy
-from abaton.controller.events import Cancel, Instruction, Train, Wake
-from abaton.controller.scheduler import Pacing, commit, mix, stop
-from abaton.controller.state import Answer, Assignment, Contribution, State
-from abaton.training import TrainSettings, above_zero, refuse, whole
+from abaton.controller.differential_privacy import BUDGET_SPENT, DifferentialPrivacy
+from abaton.controller.events import CancelTask, Instruction, SetTimer, StartTraining
+from abaton.controller.scheduler import Scheduler, aggregate_and_publish, make_commit, stop_run
+from abaton.controller.state import Assignment, Contribution, ControllerState, Transition
+from abaton.training import TrainSettings, check_integer_setting, check_positive, refuse
 
 if TYPE_CHECKING:
-    from abaton.controller.strategies import Rules
+    from abaton.controller.strategies import Strategy
 
-_MANY = 1_000_000  # how many learners there will be is not said
+_MAX_LEARNERS = 1_000_000  # bound of settings while the number of learners is unknown
 
 
 @dataclass(frozen=True, slots=True)
-class Synchronous(Pacing):
-    """Rounds: some learners train, then one mix is made of all their updates.
+class SynchronousScheduler(Scheduler):
+    """Scheduler with rounds: a sample of the learners trains, and all updates are aggregated once.
 
     Attributes:
-        participants: how many updates make a round; all learners if not given.
-        extra: how many more learners are asked than are needed; the slowest are not waited for.
-        quorum: the least number of updates that make a mix once the deadline has passed or the others have failed.
-        deadline: seconds after which a round is closed with what is there.
-        attempts: how often in a row a round may fail before the run stops.
+        participants: Number of updates of a round; all learners if None.
+        over_selection: Number of learners sampled in addition; the slowest are cancelled.
+        quorum: Minimum number of updates once the deadline has passed or the other tasks have failed.
+        deadline: Seconds after which a round is closed with the updates received.
+        max_attempts: Number of times in a row that a round may fail before the run stops.
     """
 
     participants: int | None = None
-    extra: int = 0
+    over_selection: int = 0
     quorum: int = 1
     deadline: float | None = None
-    attempts: int = 10
+    max_attempts: int = 10
 
-    budgets = frozenset({"controller", "readers"})
+    accounted_adversaries = frozenset({"controller", "readers"})
 
-    def begin(self, rules: Rules, state: State, now: float) -> Answer:
-        """Ask learners to train from the newest version: a fresh sample of those whose update is not yet there."""
+    def on_start(self, strategy: Strategy, state: ControllerState, now: float) -> Transition:
+        """Start a synchronous round from the latest version at a new sample of learners without an update."""
         attempt = state.attempt + 1
         if len(state.present) < self.quorum:
-            return stop(state, "too few learners are left")
-        if attempt > self.attempts:
-            return stop(state, f"round {state.version + 1} failed {self.attempts} times")
+            return stop_run(state, "too few learners are left")
+        if attempt > self.max_attempts:
+            return stop_run(state, f"round {state.version + 1} failed {self.max_attempts} times")
         names = sorted(name for name in state.present if name not in state.ready)
-        if rules.privacy is not None:
-            names, enough = self._within_budget(rules.privacy, state, names, self.needed(rules))
-            if not enough:
-                return stop(state, SPENT)
-        wanted = min(self.needed(rules) + self.extra - len(state.ready), len(names))
-        chosen = sorted(training.sample(names, wanted, rules.seed, "round", state.version, attempt))
-        tasks = {f"{state.version}.{attempt}.{name}": name for name in chosen}
-        asked: list[Instruction] = [
-            Train(task, name, state.version, scheduler.settings(rules, state, name))
+        if strategy.privacy is not None:
+            names, is_within_budget = self._within_budget(
+                strategy.privacy, state, names, self.updates_per_round(strategy)
+            )
+            if not is_within_budget:
+                return stop_run(state, BUDGET_SPENT)
+        sample_size = min(
+            self.updates_per_round(strategy) + self.over_selection - len(state.ready), len(names)
+        )
+        sample = sorted(
+            training.seeded_sample(
+                names,
+                sample_size,
+                strategy.seed,
+                "round",  # frozen: part of the bytes
+                state.version,
+                attempt,
+            )
+        )
+        tasks = {f"{state.version}.{attempt}.{name}": name for name in sample}  # frozen: part of the bytes
+        instructions: list[Instruction] = [
+            StartTraining(task, name, state.version, scheduler.train_settings_for(strategy, state, name))
             for task, name in tasks.items()
         ]
         if self.deadline is not None:
-            asked.append(Wake(deadline(state.version, attempt), now + self.deadline))
-        complete = scheduler.finishing(rules, state)
-        started = {
-            task: Assignment(name, state.version, state.committed, complete) for task, name in tasks.items()
+            instructions.append(SetTimer(deadline_timer(state.version, attempt), now + self.deadline))
+        is_final = scheduler.in_final_rounds(strategy, state)
+        assignments = {
+            task: Assignment(name, state.version, state.committed_steps, is_final)
+            for task, name in tasks.items()
         }
-        if rules.privacy is not None:
-            state = _charge(rules.privacy, state, chosen)
-        return state._replace(attempt=attempt, late=False, open=Map(started)), tuple(asked)
+        if strategy.privacy is not None:
+            state = _charge_budget(strategy.privacy, state, sample)
+        state = state._replace(attempt=attempt, is_past_deadline=False, open_tasks=Map(assignments))
+        return state, tuple(instructions)
 
-    def ready(self, rules: Rules, state: State, made: Sequence[Contribution], now: float) -> Answer:
-        """Keep updates for the round's mix, and make it if these were the last."""
-        ready = state.ready.update({one.update.learner: one for one in made})
-        return self._close(rules, state._replace(ready=ready), now)
+    def on_updates_ready(
+        self, strategy: Strategy, state: ControllerState, contributions: Sequence[Contribution], now: float
+    ) -> Transition:
+        """Store updates for the synchronous round, and close it if they were the last."""
+        ready = state.ready.update(
+            {contribution.update.learner: contribution for contribution in contributions}
+        )
+        return self._close(strategy, state._replace(ready=ready), now)
 
-    def left(self, rules: Rules, state: State, learner: str, now: float) -> Answer:
-        """Go on without a learner that has gone."""
-        state, said = self._close(rules, state, now)
-        if state.stopped is None and not state.present and not state.scoring:
-            state, over = stop(state, "too few learners are left")
-            said += over
-        return state, said
+    def on_learner_left(
+        self, strategy: Strategy, state: ControllerState, learner: str, now: float
+    ) -> Transition:
+        """Continue the synchronous round without the learner."""
+        state, instructions = self._close(strategy, state, now)
+        if state.stop_reason is None and not state.present and not state.awaiting_evaluation:
+            state, stopped = stop_run(state, "too few learners are left")
+            instructions += stopped
+        return state, instructions
 
-    def failed(self, rules: Rules, state: State, learner: str, now: float) -> Answer:
-        """Go on without the update, or try the round again if it lacks too many."""
-        return self._close(rules, state, now)
+    def on_task_failed(
+        self, strategy: Strategy, state: ControllerState, learner: str, now: float
+    ) -> Transition:
+        """Continue the synchronous round without the update, or restart it below the quorum."""
+        return self._close(strategy, state, now)
 
-    def rang(self, rules: Rules, state: State, name: str, now: float) -> Answer:
-        """At the deadline, make the mix of what is there."""
-        if name != deadline(state.version, state.attempt):
+    def on_timer(self, strategy: Strategy, state: ControllerState, name: str, now: float) -> Transition:
+        """Close the synchronous round at its deadline with the updates received."""
+        if name != deadline_timer(state.version, state.attempt):
             return state, ()
-        return self._close(rules, state._replace(late=True), now)
+        return self._close(strategy, state._replace(is_past_deadline=True), now)
 
-    def needed(self, rules: Rules) -> int:
-        """How many updates make a round."""
-        return rules.learners if self.participants is None else self.participants
+    def updates_per_round(self, strategy: Strategy) -> int:
+        """Return the number of updates of a synchronous round."""
+        return strategy.learners if self.participants is None else self.participants
 
-    def fewest(self, rules: Rules) -> int:
-        """The fewest updates that a mix is made of: the quorum."""
+    def min_updates(self, strategy: Strategy) -> int:
+        """Return the quorum of a synchronous round."""
         return self.quorum
 
-    def check(self, rules: Rules) -> None:
-        """Refuse rounds that could never be closed."""
-        whole("pacing.attempts", self.attempts, least=1)
-        learners = rules.learners or _MANY
+    def check(self, strategy: Strategy) -> None:
+        """Raise a `SettingsError` for synchronous rounds that cannot be closed."""
+        check_integer_setting("scheduler.max_attempts", self.max_attempts, minimum=1)
+        learners = strategy.learners or _MAX_LEARNERS
         needed = learners if self.participants is None else self.participants
         if not 1 <= needed <= learners:
             refuse(
-                "pacing.participants", needed, f"use a number from 1 to {learners}, the number of learners"
+                "scheduler.participants", needed, f"use a number from 1 to {learners}, the number of learners"
             )
-        if not 0 <= self.extra <= learners - needed:
-            refuse("pacing.extra", self.extra, f"use a number from 0 to {learners - needed}")
+        if not 0 <= self.over_selection <= learners - needed:
+            refuse(
+                "scheduler.over_selection", self.over_selection, f"use a number from 0 to {learners - needed}"
+            )
         if not 1 <= self.quorum <= needed:
-            refuse("pacing.quorum", self.quorum, f"use a number from 1 to {needed}, the updates of a round")
+            refuse(
+                "scheduler.quorum", self.quorum, f"use a number from 1 to {needed}, the updates of a round"
+            )
         if self.deadline is not None:
-            above_zero("pacing.deadline", self.deadline)
+            check_positive("scheduler.deadline", self.deadline)
 
-    def _close(self, rules: Rules, state: State, now: float) -> Answer:
-        """End the round when it has what it needs: mix it; or try again when it can no longer get it."""
-        arrived, under_way = len(state.ready), len(state.open) + len(state.scoring)
-        enough = arrived >= self.needed(rules) or (state.late and arrived >= self.quorum)
-        if under_way and not enough:
+    def _close(self, strategy: Strategy, state: ControllerState, now: float) -> Transition:
+        """Aggregate the synchronous round if complete, or restart it if it can no longer reach the quorum."""
+        received, open_count = len(state.ready), len(state.open_tasks) + len(state.awaiting_evaluation)
+        is_complete = received >= self.updates_per_round(strategy) or (
+            state.is_past_deadline and received >= self.quorum
+        )
+        if open_count and not is_complete:
             return state, ()
-        if arrived < self.quorum:
-            return self.begin(rules, state, now)
-        made = [state.ready[name] for name in sorted(state.ready)]
-        commits = [commit(rules, state, one) for one in made]
-        dropped = tuple(Cancel(task) for task in sorted([*state.open, *state.scoring]))
-        if not any(one.weight > 0 for one in commits):
-            return stop(state, "no update has any weight")
-        if rules.privacy is not None:
-            state = _released(rules.privacy, state, len(made))
-        nothing: Map[str, Contribution] = Map()
-        state, said = mix(rules, state, made, commits, attempt=0, open=Map(), scoring=nothing, ready=nothing)
-        if state.stopped is not None:
-            return state, (*dropped, *said)
-        state, asked = self.begin(rules, state, now)
-        return state, (*dropped, *said, *asked)
+        if received < self.quorum:
+            return self.on_start(strategy, state, now)
+        contributions = [state.ready[name] for name in sorted(state.ready)]
+        commits = [make_commit(strategy, state, item) for item in contributions]
+        cancelled = tuple(
+            CancelTask(task) for task in sorted([*state.open_tasks, *state.awaiting_evaluation])
+        )
+        if not any(item.weight > 0 for item in commits):
+            return stop_run(state, "no update has any weight")
+        if strategy.privacy is not None:
+            state = _account_round(strategy.privacy, state, len(contributions))
+        no_contributions: Map[str, Contribution] = Map()
+        state, instructions = aggregate_and_publish(
+            strategy,
+            state,
+            contributions,
+            commits,
+            attempt=0,
+            open_tasks=Map(),
+            awaiting_evaluation=no_contributions,
+            ready=no_contributions,
+        )
+        if state.stop_reason is not None:
+            return state, (*cancelled, *instructions)
+        state, requests = self.on_start(strategy, state, now)
+        return state, (*cancelled, *instructions, *requests)
 
     def _within_budget(
-        self, privacy: Privacy, state: State, names: list[str], wanted: int
+        self, privacy: DifferentialPrivacy, state: ControllerState, names: list[str], needed: int
     ) -> tuple[list[str], bool]:
-        """Who may still be asked, and whether the round may begin: a new one needs all it wants, a retry the least."""
-        if privacy.against == "readers":
-            drawn, among = _drawn(state, min(wanted + self.extra - len(state.ready), len(names)))
-            return names, privacy.allows(state, privacy.round(drawn, among, self.quorum))
+        """Return the learners with privacy budget left, and whether the synchronous round may start.
+
+        A new round needs the full sample, a retry only the quorum.
+        """
+        if privacy.adversary == "readers":
+            sample_size, population = _sampled_with(
+                state, min(needed + self.over_selection - len(state.ready), len(names))
+            )
+            return names, privacy.allows(state, privacy.accounted_round(sample_size, population, self.quorum))
         unspent = [name for name in names if state.releases.get(name, 0) < privacy.allowance]
-        least = min(wanted, len(names)) if state.attempt == 0 else self.quorum - len(state.ready)
-        return unspent, len(unspent) >= least
+        required = min(needed, len(names)) if state.attempt == 0 else self.quorum - len(state.ready)
+        return unspent, len(unspent) >= required
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SemiSynchronous(Synchronous):
-    """Rounds of the same time for all: each learner does as many batches as it can in a time budget, at least one.
+class SemiSynchronousScheduler(SynchronousScheduler):
+    """Scheduler with rounds of equal duration: each learner trains as many batches as fit into a time budget.
 
-    Everything else is as in a synchronous round. `training.epochs` does not count.
+    A learner trains at least one batch; `training.epochs` is ignored.
 
     Attributes:
-        budget: seconds that each learner trains in a round.
+        time_budget_seconds: Seconds that each learner trains in a round.
     """
 
-    budget: float
+    time_budget_seconds: float
 
-    def limit(self, settings: TrainSettings, state: State, learner: str) -> TrainSettings:
-        """As many batches as fit into the budget."""
-        return replace(settings, budget=self.budget)
+    def adjust_settings(self, settings: TrainSettings, state: ControllerState, learner: str) -> TrainSettings:
+        """Return the settings with the time budget of a semi-synchronous round."""
+        return replace(settings, time_budget_seconds=self.time_budget_seconds)
 
-    def check(self, rules: Rules) -> None:
-        """Refuse what a synchronous pacing refuses, and a budget that is none."""
-        Synchronous.check(self, rules)
-        above_zero("pacing.budget", self.budget)
+    def check(self, strategy: Strategy) -> None:
+        """Raise a `SettingsError` for synchronous rounds without an end or a time budget that is not positive."""
+        SynchronousScheduler.check(self, strategy)
+        check_positive("scheduler.time_budget_seconds", self.time_budget_seconds)
 
 
-def deadline(version: int, attempt: int) -> str:
-    """The name of a round's deadline."""
+def deadline_timer(version: int, attempt: int) -> str:
+    """Return the timer name of a synchronous round's deadline."""
     return f"deadline.{version}.{attempt}"
 
 
-def _charge(privacy: Privacy, state: State, chosen: list[str]) -> State:
-    """Count a request as spent when it is made: an update that fails may have been seen by somebody."""
-    if privacy.against == "readers":
-        return state._replace(drawn=_drawn(state, len(chosen)))
-    releases = state.releases.update({name: state.releases.get(name, 0) + 1 for name in chosen})
+def _charge_budget(
+    privacy: DifferentialPrivacy, state: ControllerState, sample: list[str]
+) -> ControllerState:
+    """Charge the budget when a synchronous round starts: a failed update may still have been observed."""
+    if privacy.adversary == "readers":
+        return state._replace(sampled=_sampled_with(state, len(sample)))
+    releases = state.releases.update({name: state.releases.get(name, 0) + 1 for name in sample})
     return state._replace(releases=releases)
 
 
-def _drawn(state: State, more: int) -> tuple[int, int]:
-    """How many learners the round has asked after some more, and among how many: the fewest that were there."""
-    before, among = state.drawn
-    return before + more, min(among, len(state.present)) if before else len(state.present)
+def _sampled_with(state: ControllerState, requested: int) -> tuple[int, int]:
+    """Return the synchronous round's sample size after further requests, and its smallest population."""
+    sample_size, population = state.sampled
+    return sample_size + requested, min(population, len(state.present)) if sample_size else len(state.present)
 
 
-def _released(privacy: Privacy, state: State, mixed: int) -> State:
-    """Count a round's mean as released."""
-    if privacy.against != "readers":
+def _account_round(privacy: DifferentialPrivacy, state: ControllerState, updates: int) -> ControllerState:
+    """Account the mean of a synchronous round as released to readers."""
+    if privacy.adversary != "readers":
         return state
-    kind = privacy.round(*state.drawn, mixed)
-    return state._replace(drawn=(0, 0), rounds=state.rounds.set(kind, state.rounds.get(kind, 0) + 1))
+    accounted = privacy.accounted_round(*state.sampled, updates)
+    return state._replace(
+        sampled=(0, 0), rounds=state.rounds.set(accounted, state.rounds.get(accounted, 0) + 1)
+    )

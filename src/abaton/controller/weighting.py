@@ -1,4 +1,9 @@
-"""How much a learner's model counts in the mix: small policies whose weights are multiplied."""
+"""Weighting factors of updates; the weight of an update is their product.
+
+The author's own validation counts are included by default, as in the Metis paper; a learner with wrong labels then
+agrees with its own validation set. Without them, models are evaluated on different unions of validation sets and are
+less comparable.
+"""
 
 from __future__ import annotations
 
@@ -7,93 +12,96 @@ from dataclasses import dataclass
 from math import inf
 from typing import ClassVar, Literal, Protocol
 
-from abaton.metrics.counts import MEASURES, task_of
 from abaton.controller.state import Contribution
 from abaton.errors import SettingsError
+from abaton.metrics.counts import METRICS, task_of
 
 
 class Weighting(Protocol):
-    """A factor of how much an update counts.
+    """Factor of the weight of an update.
 
-    A weighting of your own inherits from this and says what an update weighs; it is a value without a memory.
+    A user-defined weighting inherits from this class and implements `weight`; it has no state.
     """
 
-    even: ClassVar[bool] = False
-    """Whether all updates of a round weigh the same, as a privacy budget against readers needs."""
+    is_uniform: ClassVar[bool] = False
+    """Whether all updates of a round have the same weight, as a privacy budget against readers needs."""
 
     @abstractmethod
-    def weight(self, made: Contribution) -> float:
-        """The factor: a finite number, never below 0."""
+    def weight(self, contribution: Contribution) -> float:
+        """Return the weighting factor of an update: finite and not negative."""
 
     @property
-    def asks(self) -> ByValidation | None:
-        """Which evaluators score a model before it is weighed; nobody if nothing. What they count is `made.score`."""
+    def validation(self) -> ValidationWeighting | None:
+        """Evaluators that this weighting needs to score a model, if any; they give `contribution.counts`."""
         return None
 
 
 @dataclass(frozen=True, slots=True)
-class ByExamples(Weighting):
-    """Weigh by the number of examples trained on (FedAvg)."""
+class ExampleWeighting(Weighting):
+    """Weight by the number of training examples (FedAvg)."""
 
-    def weight(self, made: Contribution) -> float:
-        """The number of examples."""
-        return float(made.update.examples)
+    def weight(self, contribution: Contribution) -> float:
+        """Return the number of examples as the weighting factor of an update."""
+        return float(contribution.update.examples)
 
 
 @dataclass(frozen=True, slots=True)
-class ByValidation(Weighting):
-    """Weigh by how well the model does on the validation sets of the other learners (DVW).
+class ValidationWeighting(Weighting):
+    """Weight by the model's metric on the validation sets of the other learners (distributed validation weighting).
 
     Attributes:
-        measure: one of the measures of `control.score`.
-        evaluators: how many of the other learners score each model; all of them if not given.
-        choice: which ones: some by `lot`, or by `labels`, so that together they have labels like the whole federation.
-        own: whether the learner's own validation set counts, too, as in the paper. A large learner whose labels are
-            wrong agrees with its own wrong labels: without it, a model is worth what others say.
+        metric: Name of a metric in `metrics.counts`.
+        evaluators: Number of other learners that evaluate each model; all of them if None.
+        evaluator_selection: `random`, or `label_coverage`: the sample whose labels are closest to the federation's.
+        include_own_validation: Whether the author's own validation set is included, as in the paper.
     """
 
-    measure: str = "micro_f1"
+    metric: str = "micro_f1"
     evaluators: int | None = None
-    choice: Literal["lot", "labels"] = "lot"
-    own: bool = True
+    evaluator_selection: Literal["random", "label_coverage"] = "random"
+    include_own_validation: bool = True
 
     def __post_init__(self) -> None:
-        if self.measure not in MEASURES:
+        if self.metric not in METRICS:
             raise SettingsError(
-                f"there is no measure '{self.measure}'",
+                f"there is no metric '{self.metric}'",
                 where="weighting",
-                remedy=f"choose one of {', '.join(MEASURES)}",
+                remedy=f"use one of {', '.join(METRICS)}",
             )
         if self.evaluators is not None and self.evaluators < 1:
             raise SettingsError(
                 f"evaluators is {self.evaluators}",
                 where="weighting",
-                remedy="use at least 1, or leave it out",
+                remedy="use at least 1, or remove it",
             )
-        if self.choice not in ("lot", "labels"):
+        if self.evaluator_selection not in ("random", "label_coverage"):
             raise SettingsError(
-                f"choice is '{self.choice}'", where="weighting", remedy="use 'lot' or 'labels'"
-            )
-        if self.choice == "labels" and (self.evaluators is None or task_of(self.measure) != "classes"):
-            raise SettingsError(
-                "choice is 'labels', but there is nothing to choose by",
+                f"evaluator_selection is '{self.evaluator_selection}'",
                 where="weighting",
-                remedy="say how many evaluators, use a measure of classes, or leave it out",
+                remedy="use 'random' or 'label_coverage'",
+            )
+        if self.evaluator_selection == "label_coverage" and (
+            self.evaluators is None or task_of(self.metric) != "classification"
+        ):
+            raise SettingsError(
+                "evaluator_selection is 'label_coverage', which needs a number of evaluators and class labels",
+                where="weighting",
+                remedy="set evaluators, use a classification metric, or remove it",
             )
 
     @property
-    def asks(self) -> ByValidation:
-        """The evaluators that it names."""
+    def validation(self) -> ValidationWeighting:
+        """This validation weighting, whose evaluators score a model."""
         return self
 
-    def weight(self, made: Contribution) -> float:
-        """The measure over the counts of all evaluators together."""
-        return MEASURES[self.measure](made.score) if made.score else 0.0
+    def weight(self, contribution: Contribution) -> float:
+        """Return the metric over the summed counts of all evaluators as the weighting factor."""
+        return METRICS[self.metric](contribution.counts) if contribution.counts else 0.0
 
 
 @dataclass(frozen=True, slots=True)
-class ByStaleness(Weighting):
-    """Let a model count less the more versions were published since it started (FedAsync).
+class StalenessWeighting(Weighting):
+    """Discount by the number of versions published since the update started (FedAsync).
 
     Polynomial: (s + 1)^-a. Hinge: 1 up to b versions, then 1 / (a (s - b) + 1). Constant: 1.
     """
@@ -102,41 +110,43 @@ class ByStaleness(Weighting):
     a: float = 0.5
     b: float = 4.0
 
-    even = True
+    is_uniform = True
 
     def __post_init__(self) -> None:
         if self.kind not in ("polynomial", "hinge", "constant"):
             raise SettingsError(
-                f"there is no staleness '{self.kind}'",
+                f"there is no staleness function '{self.kind}'",
                 where="weighting",
                 remedy="use polynomial, hinge or constant",
             )
         if not (self.a >= 0 and self.b >= 0):
-            raise SettingsError("a or b is negative", where="weighting", remedy="use 0 or more")
+            raise SettingsError(
+                f"a is {self.a} and b is {self.b}", where="weighting", remedy="use a >= 0 and b >= 0"
+            )
 
-    def weight(self, made: Contribution) -> float:
-        """The discount for the versions missed."""
-        missed = made.versions_missed
+    def weight(self, contribution: Contribution) -> float:
+        """Return the weighting factor that discounts missed versions."""
+        staleness = contribution.versions_missed
         if self.kind == "polynomial":
-            return float((missed + 1) ** -self.a)
-        if self.kind == "hinge" and missed > self.b:
-            return 1 / (self.a * (missed - self.b) + 1)
+            return float((staleness + 1) ** -self.a)
+        if self.kind == "hinge" and staleness > self.b:
+            return 1 / (self.a * (staleness - self.b) + 1)
         return 1.0
 
 
-def weigh(parts: tuple[Weighting, ...], made: Contribution) -> float:
-    """The product of all parts' weights.
+def contribution_weight(factors: tuple[Weighting, ...], contribution: Contribution) -> float:
+    """Return the weight of an update: the product of all weighting factors.
 
     Raises:
-        SettingsError: It is no weight, which a part of your own may give.
+        SettingsError: A user-defined factor returned a negative or infinite value.
     """
     weight = 1.0
-    for part in parts:
-        weight *= part.weight(made)
+    for factor in factors:
+        weight *= factor.weight(contribution)
     if 0 <= weight < inf:
         return weight
     raise SettingsError(
-        f"the weight of learner '{made.update.learner}' is {weight}",
+        f"the weight of learner '{contribution.update.learner}' is {weight}",
         where="weighting",
-        remedy="let every part give a finite number, never below 0",
+        remedy="return a finite value >= 0 from every factor",
     )

@@ -1,23 +1,28 @@
-"""The dashboard: pages over the store that are live while a run goes on, and work offline.
+"""Live dashboard of runs and governance; requires the extra ``abaton[serve]``."""
 
-Needs the extra ``abaton[serve]``.
-"""
-
-from abaton.dashboard.access import AccessFile, Person, Right, Sessions, ViewerRole, add_token, load_access
-from abaton.dashboard.server import beside, check_access, make_dashboard, serve_dashboard
-from abaton.dashboard.state import Dashboard
+from abaton.dashboard.access import (
+    AccessFile,
+    AccessRight,
+    DashboardUser,
+    Sessions,
+    ViewerRole,
+    add_token,
+    load_access,
+)
+from abaton.dashboard.server import check_access, make_dashboard, mount_beside, serve_dashboard
+from abaton.dashboard.state import DashboardState
 
 __all__ = [
     "AccessFile",
-    "Dashboard",
-    "Person",
-    "Right",
+    "AccessRight",
+    "DashboardState",
+    "DashboardUser",
     "Sessions",
     "ViewerRole",
     "add_token",
-    "beside",
     "check_access",
     "load_access",
     "make_dashboard",
+    "mount_beside",
     "serve_dashboard",
 ]

@@ -1,11 +1,7 @@
-"""Who may see and do what: tokens and roles from one file that the operator keeps.
+"""Roles, access tokens and sessions of the dashboard.
 
-A token is shown once, when it is made; the file holds its fingerprint alone. Behind a proxy that knows its users, a
-token of the role `proxy` lets the proxy say who asks.
-
-Sessions of people who have shown their token: short, bounded in number, kept in memory alone.
-
-A restart of the dashboard ends them all, which costs a person one look at their token.
+The access file stores the digest of a token; the token is shown once. A token of the role `proxy` allows an
+authenticating proxy to name the user. Sessions are limited in time and number and kept in memory only.
 """
 
 from __future__ import annotations
@@ -24,14 +20,14 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from abaton.atomic_files import replacing
+from abaton.atomic_files import atomic_write
 from abaton.errors import SettingsError
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
 
 
-class Right(StrEnum):
-    """What somebody may do."""
+class AccessRight(StrEnum):
+    """Rights of a user."""
 
     VIEW = "view"
     OPERATE = "operate"
@@ -39,40 +35,42 @@ class Right(StrEnum):
 
 
 class ViewerRole(StrEnum):
-    """Who somebody is for the dashboard."""
+    """Roles of users."""
 
     VIEWER = "viewer"
     OPERATOR = "operator"
-    CONTROLLER = "controller"
+    DATA_CONTROLLER = "data_controller"
     PROXY = "proxy"
 
 
-RIGHTS: Mapping[ViewerRole, frozenset[Right]] = {
-    ViewerRole.VIEWER: frozenset({Right.VIEW}),
-    ViewerRole.OPERATOR: frozenset({Right.VIEW, Right.OPERATE}),
-    ViewerRole.CONTROLLER: frozenset({Right.VIEW, Right.CONTROL}),  # who proves things does not change them
+RIGHTS: Mapping[ViewerRole, frozenset[AccessRight]] = {
+    ViewerRole.VIEWER: frozenset({AccessRight.VIEW}),
+    ViewerRole.OPERATOR: frozenset({AccessRight.VIEW, AccessRight.OPERATE}),
+    ViewerRole.DATA_CONTROLLER: frozenset(
+        {AccessRight.VIEW, AccessRight.CONTROL}
+    ),  # the data controller does not operate runs
     ViewerRole.PROXY: frozenset(),
 }
 
 
 @dataclass(frozen=True, slots=True)
-class Person:
-    """Somebody who asks: a name, and a role.
+class DashboardUser:
+    """User of the dashboard: name and role.
 
-    >>> Person("ada", ViewerRole.VIEWER).may(Right.OPERATE)
+    >>> DashboardUser("ada", ViewerRole.VIEWER).may(AccessRight.OPERATE)
     False
     """
 
     name: str
     role: ViewerRole
 
-    def may(self, right: Right) -> bool:
-        """Whether the role has a right."""
+    def may(self, right: AccessRight) -> bool:
+        """Return whether the role of a dashboard user has an access right."""
         return right in RIGHTS[self.role]
 
 
-class Token(BaseModel):
-    """What the file holds of a token: whose it is, what it allows, until when, and its fingerprint."""
+class AccessToken(BaseModel):
+    """Entry of a token: name, role, expiry and digest."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -83,45 +81,45 @@ class Token(BaseModel):
 
 
 class AccessFile(BaseModel):
-    """Who may use the dashboard.
+    """Access file: tokens, and users of a proxy.
 
     Attributes:
-        tokens: one for each person, program or proxy.
-        header: where a proxy says who asks.
-        users: the roles of those whom a proxy knows; others are refused.
+        tokens: One for each user, program or proxy.
+        header: HTTP header in which a proxy names the user.
+        users: Roles of the proxy's users; others are refused.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     header: str = Field(default="Remote-User", pattern="^[A-Za-z][A-Za-z0-9-]{0,63}$")
     users: dict[str, ViewerRole] = Field(default_factory=dict)
-    tokens: tuple[Token, ...] = ()
+    tokens: tuple[AccessToken, ...] = ()
 
-    def by_token(self, token: str, now: datetime) -> Person | None:
-        """Whose token it is; nobody's if it is wrong or has run out."""
-        found = _fingerprint(token)  # the search is for a hash, so its time tells nothing of the token
-        for known in self.tokens:
-            if secrets.compare_digest(known.sha256, found):
-                ended = known.until is not None and now >= _aware(known.until)
-                return None if ended else Person(known.name, known.role)
+    def user_by_token(self, token: str, now: datetime) -> DashboardUser | None:
+        """Return the user of an access token; `None` if it is unknown or expired."""
+        digest = _token_digest(token)  # comparing digests leaks no timing of the token
+        for entry in self.tokens:
+            if secrets.compare_digest(entry.sha256, digest):
+                is_expired = entry.until is not None and now >= _aware(entry.until)
+                return None if is_expired else DashboardUser(entry.name, entry.role)
         return None
 
-    def by_proxy(self, name: str) -> Person | None:
-        """Whom a proxy means by a name; nobody if the file does not list them."""
+    def user_by_proxy(self, name: str) -> DashboardUser | None:
+        """Return the dashboard user that a proxy names; `None` if the access file does not list the name."""
         role = self.users.get(name)
-        return None if role is None or role is ViewerRole.PROXY else Person(name, role)
+        return None if role is None or role is ViewerRole.PROXY else DashboardUser(name, role)
 
 
 def load_access(path: Path) -> AccessFile:
-    """Read who may use the dashboard."""
+    """Read the access file of the dashboard: users, roles and token digests."""
     try:
         if path.stat().st_mode & 0o022:
             raise SettingsError(
-                "others can write the access file, and so make tokens of their own",
+                "other users can write the access file",
                 where=str(path),
                 remedy=f"run 'chmod 600 {path.name}'",
             )
-        made = AccessFile.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
+        access = AccessFile.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
     except OSError as error:
         raise SettingsError(
             "the access file cannot be read", where=str(path), remedy=error.strerror or ""
@@ -131,45 +129,47 @@ def load_access(path: Path) -> AccessFile:
             "the access file is not TOML", where=str(path), remedy="see docs/dashboard.md"
         ) from None
     except ValidationError as error:
-        place = ".".join(map(str, error.errors()[0]["loc"]))
+        location = ".".join(map(str, error.errors()[0]["loc"]))
         raise SettingsError(
-            "the access file is not of the right form",
-            where=f"{path}, {place}",
+            "the access file has missing, unknown or invalid keys",
+            where=f"{path}, {location}",
             remedy="see docs/dashboard.md",
         ) from None
-    if not made.tokens:
+    if not access.tokens:
         raise SettingsError(
-            "the access file has no tokens", where=str(path), remedy="make one with 'abaton dashboard token'"
+            "the access file has no tokens",
+            where=str(path),
+            remedy="create one with 'abaton dashboard token'",
         )
-    return made
+    return access
 
 
 def add_token(path: Path, name: str, role: ViewerRole, until: datetime | None = None) -> str:
-    """Make a token and write its fingerprint into the access file; the token, which is kept nowhere.
+    """Create an access token, write its digest to the access file and return the token, which is not stored.
 
     Args:
-        path: The access file; made if there is none.
-        name: Whose it is.
-        role: What it allows.
-        until: When it runs out, if it does.
+        path: The access file; created if missing.
+        name: Name of the user.
+        role: Role of the user.
+        until: Time of expiry, if any.
     """
     if not _NAME.fullmatch(name):
         raise SettingsError(
-            "a name is letters, digits and . _ @ -", where="token", remedy="choose another name"
+            f"'{name}' is not a valid name", where="token", remedy="use letters, digits and . _ @ -"
         )
-    before = path.read_text(encoding="utf-8") if path.exists() else ""
-    if before and any(token.name == name for token in load_access(path).tokens):
+    content = path.read_text(encoding="utf-8") if path.exists() else ""
+    if content and any(token.name == name for token in load_access(path).tokens):
         raise SettingsError(
-            f"there is already a token of '{name}'", where=str(path), remedy="remove it from the file first"
+            f"a token of '{name}' already exists", where=str(path), remedy="remove it from the file first"
         )
     token = f"abaton-{secrets.token_urlsafe(32)}"
-    lines = ["[[tokens]]", f'name = "{name}"', f'role = "{role}"', f'sha256 = "{_fingerprint(token)}"']
+    lines = ["[[tokens]]", f'name = "{name}"', f'role = "{role}"', f'sha256 = "{_token_digest(token)}"']
     if until is not None:
         lines.append(f"until = {_aware(until).astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}")
-    separator = "" if not before else "\n" if before.endswith("\n") else "\n\n"
+    separator = "" if not content else "\n" if content.endswith("\n") else "\n\n"
     try:
-        with replacing(path, mode=0o600) as begun:
-            begun.write_text(before + separator + "\n".join(lines) + "\n", encoding="utf-8")
+        with atomic_write(path, mode=0o600) as temporary_path:
+            temporary_path.write_text(content + separator + "\n".join(lines) + "\n", encoding="utf-8")
     except OSError as error:
         raise SettingsError(
             "the access file cannot be written", where=str(path), remedy=error.strerror or ""
@@ -177,69 +177,79 @@ def add_token(path: Path, name: str, role: ViewerRole, until: datetime | None = 
     return token
 
 
-def _fingerprint(token: str) -> str:
+def _token_digest(token: str) -> str:
     return hashlib.sha256(token.encode()).hexdigest()
 
 
-def _aware(when: datetime) -> datetime:
-    return when if when.tzinfo else when.replace(tzinfo=UTC)
+def _aware(timestamp: datetime) -> datetime:
+    return timestamp if timestamp.tzinfo else timestamp.replace(tzinfo=UTC)
 
 
 @dataclass(slots=True)
 class _Session:
-    """One person's session: since when, and when it was last used."""
+    """Session of a user: times of start and last use."""
 
-    person: Person
-    begun: float
-    used: float
+    user: DashboardUser
+    started_at: float
+    used_at: float
 
 
 class Sessions:
-    """The sessions of one dashboard.
+    """Sessions of a dashboard.
 
     Args:
-        tick: Seconds that only go forward.
-        idle: After how many seconds without a request a session ends.
-        longest: After how many seconds it ends in any case.
-        most: How many there are at most; the longest unused is dropped.
+        clock: Monotonic time in seconds.
+        idle_seconds: Seconds without a request after which a session ends.
+        max_seconds: Maximum duration of a session.
+        limit: Maximum number of sessions; the least recently used is dropped.
     """
 
     def __init__(
-        self, tick: Callable[[], float], *, idle: float = 1800, longest: float = 8 * 3600, most: int = 1000
+        self,
+        clock: Callable[[], float],
+        *,
+        idle_seconds: float = 1800,
+        max_seconds: float = 8 * 3600,
+        limit: int = 1000,
     ) -> None:
-        self._tick, self.idle, self.longest, self._most = tick, idle, longest, most
+        self._clock, self.idle_seconds, self.max_seconds, self._limit = (
+            clock,
+            idle_seconds,
+            max_seconds,
+            limit,
+        )
         self._open: OrderedDict[str, _Session] = OrderedDict()
         self._secret = secrets.token_bytes(32)
 
-    def begin(self, person: Person) -> str:
-        """Open a session; the name that its cookie carries."""
-        name, now = secrets.token_urlsafe(32), self._tick()
-        self._open[name] = _Session(person, now, now)
-        while len(self._open) > self._most:
+    def start(self, user: DashboardUser) -> str:
+        """Open a dashboard access session and return its id for the cookie."""
+        name, now = secrets.token_urlsafe(32), self._clock()
+        self._open[name] = _Session(user, now, now)
+        while len(self._open) > self._limit:
             self._open.popitem(last=False)
         return name
 
-    def person(self, name: str, *, use: bool = True) -> Person | None:
-        """Whose session it is, if it has not ended; `use` counts as being there."""
-        found, now = self._open.get(name), self._tick()
-        if found is None:
+    def user(self, name: str, *, touch: bool = True) -> DashboardUser | None:
+        """Return the dashboard user of an open access session; `touch` extends it."""
+        session, now = self._open.get(name), self._clock()
+        if session is None:
             return None
-        if now - found.used > self.idle or now - found.begun > self.longest:
+        if now - session.used_at > self.idle_seconds or now - session.started_at > self.max_seconds:
             del self._open[name]
             return None
-        if use:
-            found.used = now
+        if touch:
+            session.used_at = now
             self._open.move_to_end(name)
-        return found.person
+        return session.user
 
     def end(self, name: str) -> None:
-        """Close a session."""
+        """Close a dashboard access session."""
         self._open.pop(name, None)
 
     def form_key(self, name: str) -> str:
-        """What every form of a session carries, so that no other site can send it (CSRF)."""
+        """Return the CSRF token of the forms of a dashboard access session."""
         return hmac.new(self._secret, name.encode(), hashlib.sha256).hexdigest()
 
     def is_form_key(self, name: str, key: str) -> bool:
-        """Whether a form was made for a session."""
+        """Return whether a CSRF token belongs to a dashboard access session."""
         return hmac.compare_digest(self.form_key(name).encode(), key.encode())

@@ -1,6 +1,6 @@
-"""Signing in and out, what every route asks first, and the files that the sign-in page needs.
+"""Sign-in, sign-out, form checks and static files of the dashboard.
 
-The files that pages need: a fixed list, read once. Nothing of an address is ever taken for a path.
+Static files are a fixed list, read once: no part of a URL is used as a path.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from fastapi import APIRouter, Depends, Request, Response
 from fastapi.responses import HTMLResponse, RedirectResponse
 from starlette.exceptions import HTTPException
 
-from abaton.dashboard.access import Right, ViewerRole
-from abaton.dashboard.dashboard_pages import Frame
-from abaton.dashboard.middleware import COOKIE, Caller
-from abaton.dashboard.response_cache import Answer, packed, sent
-from abaton.dashboard.state import Dashboard
+from abaton.dashboard.access import AccessRight, ViewerRole
+from abaton.dashboard.dashboard_pages import PageFrame
+from abaton.dashboard.middleware import COOKIE, DashboardCaller
+from abaton.dashboard.response_cache import CachedResponse, make_cached, make_response
+from abaton.dashboard.state import DashboardState
 from abaton.report.html_renderer import read
 
 _SCRIPT, _STYLE = "text/javascript; charset=utf-8", "text/css; charset=utf-8"
-_SHARED: Mapping[str, str] = {"abaton.css": _STYLE, "draw.js": _SCRIPT, "plotly.js": _SCRIPT}
-_OWN: Mapping[str, str] = {
+_REPORT_ASSETS: Mapping[str, str] = {"abaton.css": _STYLE, "draw.js": _SCRIPT, "plotly.js": _SCRIPT}
+_DASHBOARD_ASSETS: Mapping[str, str] = {
     "dashboard.css": _STYLE,
     "dashboard.js": _SCRIPT,
     "icon.svg": "image/svg+xml",
@@ -35,95 +35,105 @@ _OWN: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class StaticFile:
-    """A file as it is sent, and what kind it is."""
+    """Static file with its media type."""
 
-    kind: str
-    answer: Answer
+    media_type: str
+    response: CachedResponse
 
 
 @cache
 def static_file(name: str) -> StaticFile | None:
-    """A file by its name, if it is on the list; those that reports carry, too, are theirs."""
-    if name in _SHARED:
-        return StaticFile(_SHARED[name], packed(read(name).encode()))
-    if name in _OWN:
-        return StaticFile(_OWN[name], packed(files("abaton.dashboard").joinpath("static", name).read_bytes()))
+    """Return a static file of the dashboard's fixed list by its name, for the sign-in routes."""
+    if name in _REPORT_ASSETS:
+        return StaticFile(_REPORT_ASSETS[name], make_cached(read(name).encode()))
+    if name in _DASHBOARD_ASSETS:
+        return StaticFile(
+            _DASHBOARD_ASSETS[name],
+            make_cached(files("abaton.dashboard").joinpath("static", name).read_bytes()),
+        )
     return None
 
 
-doors = APIRouter()
+auth_routes = APIRouter()
 
 
-def _dashboard(request: Request) -> Dashboard:
-    made: Dashboard = request.app.state.dashboard
-    return made
+def _dashboard(request: Request) -> DashboardState:
+    dashboard: DashboardState = request.app.state.dashboard
+    return dashboard
 
 
-def _caller(request: Request) -> Caller:
-    caller: Caller | None = request.state.caller
+def _caller(request: Request) -> DashboardCaller:
+    caller: DashboardCaller | None = request.state.caller
     if caller is None:
         raise HTTPException(401, "sign in, or send a token")
     return caller
 
 
-At = Annotated[Dashboard, Depends(_dashboard)]
-By = Annotated[Caller, Depends(_caller)]
+Dashboard = Annotated[DashboardState, Depends(_dashboard)]
+Caller = Annotated[DashboardCaller, Depends(_caller)]
 
 
-async def read_form(request: Request, at: Dashboard, by: Caller, right: Right) -> dict[str, str]:
-    """The fields of a form that changes something; refused unless its sender may, and it is from our own pages."""
-    if not by.person.may(right):
-        raise HTTPException(403, f"a {by.person.role} may not do this")
+async def read_form(
+    request: Request, dashboard: DashboardState, caller: DashboardCaller, right: AccessRight
+) -> dict[str, str]:
+    """Return the fields of a dashboard form after authorising the caller and checking the CSRF token."""
+    if not caller.user.may(right):
+        raise HTTPException(403, f"role '{caller.user.role}' does not have this right")
     fields = {name: values[-1] for name, values in parse_qs((await request.body()).decode("latin-1")).items()}
-    # A program that shows its token with each request has no cookie that another site could use.
-    if by.session and not at.sessions.is_form_key(by.session, fields.get("key", "")):
-        raise HTTPException(403, "the form is not from this session: load the page again")
+    # Requests with a bearer token have no cookie that another site could use.
+    if caller.session and not dashboard.sessions.is_form_key(caller.session, fields.get("key", "")):
+        raise HTTPException(403, "the form is not from this session: reload the page")
     return fields
 
 
-def _login(at: Dashboard, caller: Caller | None, status: int = 200, problem: str = "") -> HTMLResponse:
-    """A form for a token; says what was wrong with the last one."""
-    return HTMLResponse(Frame(at.base, caller).page("sign_in.html", problem=problem), status)
+def _login(
+    dashboard: DashboardState, caller: DashboardCaller | None, status: int = 200, problem: str = ""
+) -> HTMLResponse:
+    """Return the dashboard's sign-in form with the problem of the last authentication attempt."""
+    return HTMLResponse(PageFrame(dashboard.base, caller).page("sign_in.html", problem=problem), status)
 
 
-@doors.get("/login")
-def login(at: At, request: Request) -> HTMLResponse:
-    """Where a token is shown."""
-    return _login(at, request.state.caller)
+@auth_routes.get("/login")
+def login(dashboard: Dashboard, request: Request) -> HTMLResponse:
+    """Return the dashboard's sign-in form, for authentication by token."""
+    return _login(dashboard, request.state.caller)
 
 
-@doors.post("/login")
-async def sign_in(at: At, request: Request) -> Response:
-    """Open a session for whoever shows a token."""
+@auth_routes.post("/login")
+async def sign_in(dashboard: Dashboard, request: Request) -> Response:
+    """Authenticate a dashboard user: open a session for a valid token."""
     address = request.client.host if request.client else ""
-    if at.attempts.take(address):
-        return _login(at, None, 429, "Too many attempts: wait a little.")
+    if dashboard.attempts.take(address):
+        return _login(dashboard, None, 429, "Too many attempts: wait before you try again.")
     token = parse_qs((await request.body()).decode("latin-1")).get("token", [""])[-1].strip()
-    person = at.access.by_token(token, at.moment()) if at.access else None
-    if person is None or person.role is ViewerRole.PROXY:
-        return _login(at, None, 403, "This token is not known, or has run out.")
-    answer = RedirectResponse(f"{at.base}/", 303)
-    answer.set_cookie(
-        COOKIE, at.sessions.begin(person), max_age=int(at.sessions.longest), path=at.base or "/", httponly=True,
-        samesite="strict", secure=at.secure or request.url.scheme == "https",
+    user = dashboard.access.user_by_token(token, dashboard.utc_now()) if dashboard.access else None
+    if user is None or user.role is ViewerRole.PROXY:
+        return _login(dashboard, None, 403, "The token is unknown or expired.")
+    response = RedirectResponse(f"{dashboard.base}/", 303)
+    response.set_cookie(
+        COOKIE, dashboard.sessions.start(user), max_age=int(dashboard.sessions.max_seconds),
+        path=dashboard.base or "/", httponly=True, samesite="strict",
+        secure=dashboard.secure or request.url.scheme == "https",
     )  # fmt: skip
-    return answer
+    return response
 
 
-@doors.post("/logout")
-async def sign_out(at: At, by: By, request: Request) -> Response:
-    """Close the session."""
-    await read_form(request, at, by, Right.VIEW)
-    at.sessions.end(by.session)
-    answer = RedirectResponse(f"{at.base}/login", 303)
-    answer.delete_cookie(COOKIE, path=at.base or "/")
-    return answer
+@auth_routes.post("/logout")
+async def sign_out(dashboard: Dashboard, caller: Caller, request: Request) -> Response:
+    """Sign a dashboard user out: close the session."""
+    await read_form(request, dashboard, caller, AccessRight.VIEW)
+    dashboard.sessions.end(caller.session)
+    response = RedirectResponse(f"{dashboard.base}/login", 303)
+    response.delete_cookie(COOKIE, path=dashboard.base or "/")
+    return response
 
 
-@doors.get("/static/{name}")
+@auth_routes.get("/static/{name}")
 def static(name: str, request: Request) -> Response:
-    """A file that pages need: one of a fixed list. A browser keeps it, and asks whether it is still the same."""
-    found = static_file(name)
-    if found is None:
-        raise HTTPException(404, "there is no such file")
-    return sent(request, found.answer, found.kind, keep="private, max-age=60")
+    """Return a static file of the dashboard, also before authentication; browsers cache and revalidate it."""
+    static_asset = static_file(name)
+    if static_asset is None:
+        raise HTTPException(404, "the file does not exist")
+    return make_response(
+        request, static_asset.response, static_asset.media_type, cache_control="private, max-age=60"
+    )

@@ -1,6 +1,7 @@
-"""The dashboard's pages: what each of them shows; its form is a template's, and every value in it is escaped.
+"""Pages of the dashboard, and their figures and tables as JSON.
 
-What a page's script draws, as JSON: figures and tables of one run, or one metric of several.
+Subject counts are shown as ranges as wide as `min_cell_count`, because two exact counts on consecutive days reveal a
+single withdrawal.
 """
 
 from __future__ import annotations
@@ -15,99 +16,99 @@ import orjson
 from jinja2 import Environment
 
 from abaton import __version__
-from abaton.dashboard.access import Right
-from abaton.dashboard.middleware import Caller
-from abaton.governance import Chain, StudyCensus
+from abaton.dashboard.access import AccessRight
+from abaton.dashboard.middleware import DashboardCaller
+from abaton.governance import AuditSummary, StudyCounts
 from abaton.report import (
     AXES,
     TITLES,
     Table,
     activity_figures,
-    differing,
-    letter,
+    differing_settings,
     metric_figure,
     metric_names,
-    origin,
     payload_figure,
+    run_label,
+    run_origin,
     setting_rows,
     settings_of,
-    short,
+    shorten_name,
 )
-from abaton.report.cohort_flow import cohort_flow
-from abaton.report.findings import finding, site_gains
-from abaton.report.html_renderer import environment, size, style_marks
+from abaton.report.cohort_flow import cohort_flow_data
+from abaton.report.findings import local_benefits, main_finding
+from abaton.report.html_renderer import environment, format_bytes, plotly_style_markers
 from abaton.report.pages import colours_of
-from abaton.report.run_comparison import lettered
+from abaton.report.run_comparison import shorten_run_column
 from abaton.report.run_tables import Row
-from abaton.report.training_curves import measure_name
+from abaton.report.training_curves import metric_label
 from abaton.store import (
-    EventLine,
-    Head,
-    LearnerLine,
-    RunLine,
+    EventRow,
+    LearnerActivity,
+    RunHead,
     RunRow,
+    RunSummary,
     Store,
-    activity,
-    codec_of,
-    events_of,
-    points,
+    latest_events,
+    metric_points,
     quartiles,
-    tells_weights,
+    recipe_codec,
+    visible_activity,
+    weights_visible,
 )
 
-MOST_COMPARED = 8
-_SMALL = ("weights", "staleness", "cycles", "payloads")
+MAX_COMPARED = 8
+_SMALL_FIGURES = ("weights", "staleness", "cycles", "payloads")
 _PURPOSES = {"collect": "collecting", "disclose": "sending", "use": "training"}
-_LOCAL = ("study", "sites", "now")  # settings of a study's run that are documents and paths
+_DOCUMENT_SETTINGS = ("study", "sites", "now")  # documents and paths are not compared
 
 
 @dataclass(frozen=True, slots=True)
-class Checked:
-    """The last check of the audit chain: when, over how many entries, and where it was found wrong."""
+class AuditCheck:
+    """Last verification of the audit log: time, number of entries, faults."""
 
-    at: str
+    timestamp: str
     length: int
     faults: tuple[tuple[int, str], ...]
 
 
 @cache
 def templates() -> Environment:
-    """The dashboard's templates beside those that it shares with the reports."""
-    made = environment("abaton.dashboard")
-    made.filters |= {"shown": shown_metric, "quoted": _quoted}
-    made.globals |= {"version": __version__, "plotly_marks": style_marks()}
-    return made
+    """Return the templates of the dashboard's pages and of the reports."""
+    jinja = environment("abaton.dashboard")
+    jinja.filters |= {"main_metric": main_metric, "quote_path": _quote_path}
+    jinja.globals |= {"version": __version__, "plotly_markers": plotly_style_markers()}
+    return jinja
 
 
-def _quoted(name: str) -> str:
+def _quote_path(name: str) -> str:
     return quote(name, safe="")
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
-    """What every page has around it: where the pages are, and who looks."""
+class PageFrame:
+    """Context of every page: base URL and caller."""
 
     base: str
-    caller: Caller | None
+    caller: DashboardCaller | None
 
-    def page(self, template: str, *, here: str = "", **values: Any) -> str:
-        """A whole page."""
-        known = {"base": self.base, "viewer": self.caller, "here": here}
-        return templates().get_template(template).render(**known, **values)
+    def page(self, template: str, *, current_page: str = "", **values: Any) -> str:
+        """Return a rendered page of the dashboard."""
+        context = {"base": self.base, "viewer": self.caller, "current_page": current_page}
+        return templates().get_template(template).render(**context, **values)
 
-    def may(self, right: Right) -> bool:
-        """Whether whoever looks may do more than that."""
-        return self.caller is not None and self.caller.person.may(right)
+    def may(self, right: AccessRight) -> bool:
+        """Return whether the viewer of a dashboard page has an access right."""
+        return self.caller is not None and self.caller.user.may(right)
 
-    def place(self, run: str) -> str:
-        """Where a run's page is."""
-        return f"{self.base}/runs/{_quoted(run)}"
+    def run_url(self, run: str) -> str:
+        """Return the URL of a run's page on the dashboard."""
+        return f"{self.base}/runs/{_quote_path(run)}"
 
 
-def shown_metric(metrics: Mapping[str, float]) -> tuple[str, float] | None:
-    """The one number that stands for all: the area under the curve if there is one, else the first.
+def main_metric(metrics: Mapping[str, float]) -> tuple[str, float] | None:
+    """Return the metric shown on a dashboard page: AUROC if it was measured, else the first metric.
 
-    >>> shown_metric({"loss": 0.4, "auroc": 0.8}), shown_metric({})
+    >>> main_metric({"loss": 0.4, "auroc": 0.8}), main_metric({})
     (('auroc', 0.8), None)
     """
     if "auroc" in metrics:
@@ -115,225 +116,269 @@ def shown_metric(metrics: Mapping[str, float]) -> tuple[str, float] | None:
     return next(iter(metrics.items()), None)
 
 
-def runs_page(frame: Frame, lines: Sequence[RunLine], total: int, after: int) -> str:
-    """The list of runs."""
-    return frame.page("runs.html", here="/", lines=lines, total=total, after=after, most=MOST_COMPARED)
-
-
-def run_page(frame: Frame, row: RunRow, state: Head, notice: str = "") -> str:
-    """One run: how far it has come, and everything that can be drawn of it."""
-    study = row.recipe.get("study")
-    title = study.get("title") if isinstance(study, Mapping) else None
+def render_runs(frame: PageFrame, summaries: Sequence[RunSummary], total: int, after: int) -> str:
+    """Render the dashboard page with the list of runs."""
     return frame.page(
-        "watch.html",
-        row=row,
-        state=state,
-        notice=notice,
-        place=frame.place(row.run),
-        title=title or row.recipe.get("name", ""),
-        codec=codec_of(row.recipe),
-        axes=[name for name in AXES if row.engine == "virtual" or name != "at"],
-        titles=TITLES,
-        small=[name for name in _SMALL if name != "weights" or tells_weights(row.recipe)],
-        operates=frame.may(Right.OPERATE),
-        **_found(row),
+        "runs.html", current_page="/", runs=summaries, total=total, after=after, max_compared=MAX_COMPARED
     )
 
 
-def _found(row: RunRow) -> dict[str, Any]:
-    """What a study's run found, what each site gains, the groups and the funnel: as the report says it."""
+def render_run(frame: PageFrame, row: RunRow, state: RunHead, notice: str = "") -> str:
+    """Render the dashboard page of a run with its state and figures."""
+    study = row.recipe.get("study")
+    title = study.get("title") if isinstance(study, Mapping) else None
+    return frame.page(
+        "live_run.html",
+        row=row,
+        state=state,
+        notice=notice,
+        run_url=frame.run_url(row.run),
+        title=title or row.recipe.get("name", ""),
+        codec=recipe_codec(row.recipe),
+        axes=[name for name in AXES if row.engine == "virtual" or name != "timestamp"],
+        titles=TITLES,
+        small_figures=[name for name in _SMALL_FIGURES if name != "weights" or weights_visible(row.recipe)],
+        may_operate=frame.may(AccessRight.OPERATE),
+        **_findings(row),
+    )
+
+
+def _findings(row: RunRow) -> dict[str, Any]:
+    """Return finding, local benefit, groups and attrition of a study run for its dashboard page."""
     evaluation = (row.result or {}).get("evaluation", {})
-    lines = evaluation.get("lines", ())
-    found = finding(row.recipe.get("study") or {}, evaluation)
+    rows = evaluation.get("rows", ())
+    finding = main_finding(row.recipe.get("study") or {}, evaluation)
     return {
-        "found": found,
-        "gains": site_gains(evaluation),
+        "finding": finding,
+        "local_benefit": local_benefits(evaluation),
         "groups": [
-            line for line in lines if line["model"] == "community" and line["of"] not in ("all", "site")
+            group
+            for group in rows
+            if group["model"] == "community" and group["grouping"] not in ("all", "site")
         ],
-        "flow": cohort_flow(row.recipe.get("told", {})) if found else [],
-        "colours": colours_of(evaluation) if lines else {},
+        "flow": cohort_flow_data(row.recipe.get("cohort_reports", {})) if finding else [],
+        "colours": colours_of(evaluation) if rows else {},
         "has_report": "digest" in (row.result or {}),
     }
 
 
-def log_page(
-    frame: Frame, row: RunRow, lines: Sequence[EventLine], kinds: Mapping[str, int], asked: Mapping[str, Any]
+def render_log(
+    frame: PageFrame,
+    row: RunRow,
+    events: Sequence[EventRow],
+    event_types: Mapping[str, int],
+    query: Mapping[str, Any],
 ) -> str:
-    """The events of a run, with filters."""
+    """Render the dashboard page of a run's events, with filters."""
     older = ""
-    if len(lines) == asked["most"]:
-        filters = [*(("kind", kind) for kind in asked["kinds"]), ("learner", asked["learner"])]
-        older = urlencode([*filters, ("before", lines[-1].sequence)])
-    shown: dict[str, Any] = {"events": event_table(lines), "kinds": kinds, "asked": asked, "older": older}
-    return frame.page("log.html", row=row, place=frame.place(row.run), **shown)
+    if len(events) == query["limit"]:
+        filters = [*(("type", event_type) for event_type in query["types"]), ("learner", query["learner"])]
+        older = urlencode([*filters, ("before", events[-1].sequence)])
+    shown: dict[str, Any] = {
+        "events": event_table(events),
+        "event_types": event_types,
+        "query": query,
+        "older": older,
+    }
+    return frame.page("log.html", row=row, run_url=frame.run_url(row.run), **shown)
 
 
-def compare_page(
-    frame: Frame, rows: Sequence[RunRow], heads: Sequence[Head], known: Sequence[RunLine]
+def render_compare(
+    frame: PageFrame, rows: Sequence[RunRow], states: Sequence[RunHead], known: Sequence[RunSummary]
 ) -> str:
-    """Several runs side by side: how they went, one metric over time, and the settings in which they differ."""
+    """Render the dashboard page that compares runs: states, one metric over time, differing settings."""
     names = [row.run for row in rows]
-    letters = [letter(place) for place in range(len(names))]
-    differ = differing({row.run: _settings(row) for row in rows})
+    labels = [run_label(index) for index in range(len(names))]
+    differences = differing_settings({row.run: _settings(row) for row in rows})
     return frame.page(
         "compare.html",
-        here="/compare",
+        current_page="/compare",
         names=names,
-        letters=letters,
-        known=known,
-        most=MOST_COMPARED,
+        labels=labels,
+        runs=known,
+        max_compared=MAX_COMPARED,
         query=urlencode([("run", name) for name in names]),
-        went=_went(letters, heads),
+        states=_state_table(labels, states),
         axes=list(AXES),
-        differing=setting_rows(differ, names),
+        differences=setting_rows(differences, names),
     )
 
 
 def _settings(row: RunRow) -> dict[str, Any]:
-    """A run's settings; documents and paths of sites are left out."""
-    given = {key: value for key, value in row.recipe.get("settings", {}).items() if key not in _LOCAL}
-    return settings_of({**given, **row.recipe.get("method", {})}, origin(row))
+    """Return a run's settings for a dashboard page, without documents and paths."""
+    settings = {
+        key: value for key, value in row.recipe.get("settings", {}).items() if key not in _DOCUMENT_SETTINGS
+    }
+    return settings_of({**settings, **row.recipe.get("method", {})}, run_origin(row))
 
 
-def _went(letters: Sequence[str], heads: Sequence[Head]) -> Table:
-    measured = dict.fromkeys(name for state in heads for name in state.metrics)
+def _state_table(labels: Sequence[str], states: Sequence[RunHead]) -> Table:
+    metrics = dict.fromkeys(name for state in states for name in state.metrics)
     rows: list[Row] = [
-        *((measure_name(name), *(_told(state.metrics.get(name)) for state in heads)) for name in measured),
-        ("status", *(state.status for state in heads)),
-        ("versions", *(state.version for state in heads)),
-        ("updates", *(state.updates for state in heads)),
-        ("bytes sent", *(state.bytes for state in heads)),
-        ("seconds of the engine's clock", *(state.at for state in heads)),
-        ("seconds of wall-clock time", *(state.wall for state in heads)),
+        *(
+            (metric_label(name), *(_format_metric(state.metrics.get(name)) for state in states))
+            for name in metrics
+        ),
+        ("status", *(state.status for state in states)),
+        ("versions", *(state.version for state in states)),
+        ("updates", *(state.updates for state in states)),
+        ("bytes sent", *(state.bytes for state in states)),
+        ("engine time (s)", *(state.timestamp for state in states)),
+        ("wall-clock time (s)", *(state.wall_time for state in states)),
     ]
-    return ("what", *letters), rows
+    return ("state", *labels), rows
 
 
-def _told(value: float | None) -> str:
+def _format_metric(value: float | None) -> str:
     return "–" if value is None else f"{value:.3f}"
 
 
-def governance_page(
-    frame: Frame, studies: Sequence[StudyCensus], chain: Chain | None, checked: Checked | None
+def render_governance(
+    frame: PageFrame, studies: Sequence[StudyCounts], chain: AuditSummary | None, checked: AuditCheck | None
 ) -> str:
-    """Governance in numbers; nobody can be found in it. Without a database it says so."""
+    """Render the dashboard page of studies, consents, withdrawals and cohorts as ranges of counts."""
     return frame.page(
         "governance.html",
-        here="/governance",
-        sections=_census(studies),
-        chain=chain,
+        current_page="/governance",
+        sections=_governance_sections(studies),
+        audit_log=chain,
         checked=checked,
-        controls=frame.may(Right.CONTROL),
+        may_control=frame.may(AccessRight.CONTROL),
     )
 
 
-def _census(studies: Sequence[StudyCensus]) -> list[tuple[str, str, Table]]:
-    """For each section its title, its caption or what is said instead of a table, and the table."""
+def _governance_sections(studies: Sequence[StudyCounts]) -> list[tuple[str, str, Table]]:
+    """Return title, caption or text, and table of each section of the dashboard's governance page."""
     if not studies:
         return [("Studies", "No study is published.", ((), []))]
-    listed: list[Row] = [
-        (s.study, s.title, s.version, "open" if s.is_open else "closed", s.published[:10], s.ends[:10] or "–")
-        for s in studies
+    study_rows: list[Row] = [
+        (
+            study.study,
+            study.title,
+            study.version,
+            "open" if study.is_open else "closed",
+            study.published[:10],
+            study.ends[:10] or "–",
+        )
+        for study in studies
     ]
-    consents: list[Row] = [(s.study, s.in_force, s.expired, s.withdrawn, s.other) for s in studies]
+    consents: list[Row] = [
+        (study.study, study.in_force, study.expired, study.withdrawn, study.other) for study in studies
+    ]
     pending: list[Row] = [
-        (s.study, s.pending, "–" if s.oldest_days is None else f"{s.oldest_days} days") for s in studies
+        (
+            study.study,
+            study.pending,
+            "–" if study.oldest_pending_days is None else f"{study.oldest_pending_days} days",
+        )
+        for study in studies
     ]
     cohorts: list[Row] = [
-        (s.study, _PURPOSES.get(each.purpose, each.purpose), each.people, each.at[:10])
-        for s in studies
-        for each in s.cohorts
+        (study.study, _PURPOSES.get(cohort.purpose, cohort.purpose), cohort.subjects, cohort.taken_at[:10])
+        for study in studies
+        for cohort in study.cohorts
     ]
-    taken = "newest cohorts" if cohorts else "No cohort was taken yet."
+    cohort_caption = "latest cohorts" if cohorts else "There is no cohort yet."
     return [
-        ("Studies", "published studies", (("study", "title", "version", "state", "since", "until"), listed)),
-        ("Consents", "consents today, in ranges",
+        ("Studies", "published studies", (("study", "title", "version", "state", "published", "ends"), study_rows)),
+        ("Consents", "consents, as ranges of counts",
          (("study", "in force", "expired", "withdrawn", "other"), consents)),
-        ("Withdrawals", "withdrawals under way", (("study", "people", "oldest since"), pending)),
-        ("Cohorts", taken, (("study", "for", "people", "taken"), cohorts)),
+        ("Withdrawals", "pending withdrawals", (("study", "subjects", "oldest"), pending)),
+        ("Cohorts", cohort_caption, (("study", "purpose", "subjects", "date"), cohorts)),
     ]  # fmt: skip
 
 
-def learner_table(lines: Sequence[LearnerLine]) -> Table:
-    """The learners of a run; a column of which nothing may be told is left out."""
+def learner_table(learners: Sequence[LearnerActivity]) -> Table:
+    """Return the learners of a run for its dashboard page, without suppressed columns."""
     columns: dict[str, list[object]] = {
-        "learner": [e.learner for e in lines],
-        "now": [e.state for e in lines],
-        "group": [e.group or "–" for e in lines],
-        "examples": [e.examples for e in lines],
-        "commits": [e.commits for e in lines],
-        "sent": [size(e.bytes) for e in lines],
-        "steps": [e.steps for e in lines],
-        "weight": [e.weight for e in lines],
-        "staleness": [e.staleness for e in lines],
-        "training s": [e.training for e in lines],
-        "uploading s": [e.uploading for e in lines],
-        "waiting s": [e.waiting for e in lines],
-        "failed": [e.failed for e in lines],
+        "learner": [learner.learner for learner in learners],
+        "state": [learner.state for learner in learners],
+        "group": [learner.group or "–" for learner in learners],
+        "examples": [learner.examples for learner in learners],
+        "commits": [learner.commits for learner in learners],
+        "sent": [format_bytes(learner.bytes) for learner in learners],
+        "steps": [learner.steps for learner in learners],
+        "weight": [learner.weight for learner in learners],
+        "staleness": [learner.staleness for learner in learners],
+        "training (s)": [learner.training_seconds for learner in learners],
+        "uploading (s)": [learner.upload_seconds for learner in learners],
+        "waiting (s)": [learner.waiting_seconds for learner in learners],
+        "failures": [learner.failures for learner in learners],
     }
-    told = {head: cells for head, cells in columns.items() if any(cell is not None for cell in cells)}
-    cells = (["–" if cell is None else cell for cell in cells] for cells in told.values())
-    return list(told), list(zip(*cells, strict=True))
+    visible = {name: cells for name, cells in columns.items() if any(cell is not None for cell in cells)}
+    cells = (["–" if cell is None else cell for cell in cells] for cells in visible.values())
+    return list(visible), list(zip(*cells, strict=True))
 
 
-def event_table(lines: Sequence[EventLine]) -> Table:
-    """Events of the journal."""
+def event_table(events: Sequence[EventRow]) -> Table:
+    """Return events of the journal as a table of a dashboard page."""
     rows: list[Row] = [
-        (f"{e.sequence}", e.at, e.kind, e.learner or "–",
-         ", ".join(f"{name} {value}" for name, value in e.detail.items()) or "–")
-        for e in lines
+        (f"{event.sequence}", event.timestamp, event.type, event.learner or "–",
+         ", ".join(f"{name} {value}" for name, value in event.detail.items()) or "–")
+        for event in events
     ]  # fmt: skip
-    return ("event", "second", "kind", "learner", "what"), rows
+    return ("event", "time (s)", "type", "learner", "detail"), rows
 
 
-def table_part(caption: str, made: Table) -> str:
-    """A table alone, for the page's script to put in its place."""
-    parts: Any = templates().get_template("parts.html").module
-    return str(parts.tabled(caption, made))
+def render_table(caption: str, data: Table) -> str:
+    """Render the HTML of a table for the dashboard page's script."""
+    components: Any = templates().get_template("components.html").module
+    return str(components.data_table(caption, data))
 
 
 def run_figures(store: Store, run: str, axis: str, metric: str, *, first: bool = False) -> bytes:
-    """Everything that a run's page draws.
+    """Return the figures and tables of a run's dashboard page as JSON.
 
     Args:
-        store: Where the run is.
-        run: Its name.
-        axis: How to count, one of :data:`abaton.report.AXES`.
-        metric: What to show of the community model; the first that was measured if it was not.
-        first: Whether the timeline shows the beginning instead of the newest.
+        store: Store of the run.
+        run: Name of the run.
+        axis: One of :data:`abaton.report.AXES`.
+        metric: Metric to show; the first measured one if it was not measured.
+        first: Whether the timeline shows the first interval instead of the latest.
     """
-    simulated = store.run(run).engine == "virtual"
-    versions = points(store, run)
+    is_simulated = store.run(run).engine == "virtual"
+    versions = metric_points(store, run)
     names = metric_names(versions)
-    chosen = metric if metric in names else (names or [""])[0]
-    by_wall = axis == "wall"
-    did = activity(store, run, wall=by_wall, first=first)
-    made: dict[str, Any] = activity_figures(did, words=AXES["wall" if by_wall or not simulated else "at"])
-    if chosen:
-        made["metric"] = metric_figure({run: versions}, chosen, axis, simulated=simulated)
-    few = did.total != len(did.lines)
-    words = f"the {len(did.lines)} busiest of {did.total:,} learners" if few else f"{did.total} learners"
+    selected = metric if metric in names else (names or [""])[0]
+    use_wall_time = axis == "wall_time"
+    activity = visible_activity(store, run, wall_time=use_wall_time, first=first)
+    figures: dict[str, Any] = activity_figures(
+        activity, time_label=AXES["wall_time" if use_wall_time or not is_simulated else "timestamp"]
+    )
+    if selected:
+        figures["metric"] = metric_figure({run: versions}, selected, axis, is_simulated=is_simulated)
+    is_truncated = activity.total != len(activity.learners)
+    caption = (
+        f"the {len(activity.learners)} most active of {activity.total:,} learners"
+        if is_truncated
+        else f"{activity.total} learners"
+    )
     tables = {
-        "learners": table_part(words, learner_table(did.lines)),
-        "events": table_part("the newest events", event_table(events_of(store, run, most=8))),
+        "learners": render_table(caption, learner_table(activity.learners)),
+        "events": render_table("latest events", event_table(latest_events(store, run, limit=8))),
     }
-    return orjson.dumps({"figures": made, "tables": tables, "metrics": names, "metric": chosen})
+    return orjson.dumps({"figures": figures, "tables": tables, "metrics": names, "metric": selected})
 
 
 def compared_figures(store: Store, runs: Sequence[str], axis: str, metric: str) -> bytes:
-    """One metric of several runs, and the sizes of their updates by codec; a run is a letter, as on its page."""
-    versions = {run: points(store, run) for run in runs}
-    names = list(dict.fromkeys(name for each in versions.values() for name in metric_names(each)))
-    chosen = metric if metric in names else (names or [""])[0]
+    """Return a metric of several runs and their payload sizes by codec as JSON, for a dashboard page."""
+    versions = {run: metric_points(store, run) for run in runs}
+    names = list(dict.fromkeys(name for points in versions.values() for name in metric_names(points)))
+    selected = metric if metric in names else (names or [""])[0]
     rows = {run: store.run(run) for run in runs}
-    sizes = []
-    for place, (run, row) in enumerate(rows.items()):
-        label = f"{letter(place)}: {short(codec_of(row.recipe))}"
-        sizes += [replace(each, name=label) for each in quartiles(store, run, "size", by_learner=False)]
-    simulated = all(row.engine == "virtual" for row in rows.values())
-    made: dict[str, Any] = {"payloads": payload_figure(sizes, None)}
-    if chosen:
-        curves = {f"{letter(i)}: {short(run)}": each for i, (run, each) in enumerate(versions.items())}
-        made["metric"] = lettered(metric_figure(curves, chosen, axis, simulated=simulated))
-    return orjson.dumps({"figures": made, "tables": {}, "metrics": names, "metric": chosen})
+    payload_quartiles = []
+    for index, (run, row) in enumerate(rows.items()):
+        label = f"{run_label(index)}: {shorten_name(recipe_codec(row.recipe))}"
+        payload_quartiles += [
+            replace(points, name=label) for points in quartiles(store, run, "payload_bytes", by_learner=False)
+        ]
+    is_simulated = all(row.engine == "virtual" for row in rows.values())
+    figures: dict[str, Any] = {"payloads": payload_figure(payload_quartiles, None)}
+    if selected:
+        curves = {
+            f"{run_label(i)}: {shorten_name(run)}": points for i, (run, points) in enumerate(versions.items())
+        }
+        figures["metric"] = shorten_run_column(
+            metric_figure(curves, selected, axis, is_simulated=is_simulated)
+        )
+    return orjson.dumps({"figures": figures, "tables": {}, "metrics": names, "metric": selected})

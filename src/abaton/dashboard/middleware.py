@@ -1,12 +1,12 @@
-"""What stands before every page: who asks, whether the request comes from our own pages, and what a browser may do.
+"""Authentication, CSRF protection and security headers of the dashboard.
 
 Invariants:
-(1) but for the sign-in page and the files it needs, nothing is answered to whoever has not shown who they are; without
-an access file, only requests that name this very machine are answered, as to a viewer;
-(2) nothing changes but by POST, from our own origin, with the form key of the session;
-(3) a body is read after whoever asks has shown who they are, small and soon (:mod:`abaton.http_server`), and an address
-asks so often and no more;
-(4) every answer forbids scripts, styles, frames and requests from anywhere else.
+(1) except for the sign-in page and its static files, requests need authentication; without an access file, only
+requests to a loopback host name are answered, with the rights of a viewer;
+(2) changes need a POST of the same origin with the CSRF token of the session;
+(3) bodies are read after authentication, with limits of size and time (:mod:`abaton.http_server`), and requests of an
+address are rate-limited;
+(4) the content security policy of every response forbids scripts, styles, frames and requests of other origins.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ from datetime import UTC, datetime
 from http.cookies import CookieError, SimpleCookie
 from urllib.parse import urlsplit
 
-from abaton.dashboard.access import AccessFile, Person, Sessions, ViewerRole
+from abaton.dashboard.access import AccessFile, DashboardUser, Sessions, ViewerRole
 from abaton.http_server import (
     App,
-    Gone,
+    BodyTooLargeError,
+    BodyTooSlowError,
+    ClientDisconnectedError,
     Message,
-    Rates,
+    RateLimiter,
     Receive,
     Scope,
     Send,
-    TooLarge,
-    TooSlow,
-    address_of,
-    again,
+    client_address,
     read_body,
+    replay_body,
 )
 
 COOKIE = "abaton-session"
-ANYBODY = Person("this machine", ViewerRole.VIEWER)
-_HERE = {"localhost", "127.0.0.1", "::1"}
-_MOST_BODY, _BODY_SECONDS = 16 * 1024, 10.0
+LOCAL_VIEWER = DashboardUser("this machine", ViewerRole.VIEWER)
+_LOOPBACK_HOSTS = {"localhost", "127.0.0.1", "::1"}
+_MAX_BODY_BYTES, _BODY_SECONDS = 16 * 1024, 10.0
 _RATE, _BURST = 100.0, 400.0
 
 _POLICY = (
@@ -57,32 +57,32 @@ _HEADERS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Caller:
-    """Who asks, and how they are known.
+class DashboardCaller:
+    """Authenticated caller of a request.
 
     Attributes:
-        person: Who.
-        session: The session's name, or what stands for it behind a proxy; empty for a program with a token.
-        form_key: What the forms of their pages carry; empty if there is nothing they could change.
-        stays: Whether they are still who they were, for answers that go on for long.
+        user: The user.
+        session: Id of the session, `proxy/<user>` behind a proxy, or empty for a bearer token.
+        form_key: CSRF token of the forms; empty without a session.
+        is_valid: Returns whether the session is still open, for long responses.
     """
 
-    person: Person
+    user: DashboardUser
     session: str
     form_key: str
-    stays: Callable[[], bool]
+    is_valid: Callable[[], bool]
 
 
-class Gate:
-    """The gate of a dashboard.
+class DashboardMiddleware:
+    """Middleware of the dashboard.
 
     Args:
-        app: The pages.
-        access: Who may use them; without it, this machine's own requests may look.
-        sessions: Who is signed in.
-        base: Where the pages are, such as ``/dashboard``.
-        now: The time, for tokens that run out.
-        tick: Seconds that only go forward, for rates.
+        app: Application with the pages.
+        access: Access file; without it, requests of this machine may view.
+        sessions: Open sessions.
+        base: Base path of the pages, such as ``/dashboard``.
+        now: Time for the expiry of tokens.
+        clock: Monotonic time for rate limits.
     """
 
     def __init__(
@@ -92,109 +92,119 @@ class Gate:
         sessions: Sessions,
         base: str = "",
         now: Callable[[], float] = time.time,
-        tick: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.app, self.access, self.sessions, self.base, self._now = app, access, sessions, base, now
-        self._addresses = Rates(_RATE, _BURST, tick)
+        self._addresses = RateLimiter(_RATE, _BURST, clock)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
+        """Answer one request to the dashboard after authentication and CSRF checks of the middleware."""
         if scope["type"] == "lifespan":
             await self.app(scope, receive, send)
         if scope["type"] != "http":
             return
         headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
-        sending = _with_headers(send, secure=scope.get("scheme") == "https")
-        if self._addresses.take(address_of(scope)):
-            return await _answer(sending, 429, b"too many requests in a short time")
-        status, words = self._refusal(scope, headers)
+        send_with_headers = _with_headers(send, secure=scope.get("scheme") == "https")
+        if self._addresses.take(client_address(scope)):
+            return await _respond(send_with_headers, 429, b"too many requests in a short time")
+        status, text = self._refusal(scope, headers)
         path = scope["path"].removeprefix(self.base)
         caller = None if status else self._caller(headers)
         if not status and caller is None and not _is_open(path):
             if scope["method"] == "GET" and "text/html" in headers.get(b"accept", ""):
-                return await _answer(sending, 303, b"", location=f"{self.base}/login")
-            status, words = 401, "sign in, or send a token"
+                return await _respond(send_with_headers, 303, b"", location=f"{self.base}/login")
+            status, text = 401, "sign in, or send a token"
         if status:
-            return await _answer(sending, status, words.encode())
+            return await _respond(send_with_headers, status, text.encode())
         scope.setdefault("state", {})["caller"] = caller
         if scope["method"] == "POST":
             try:
-                body = await read_body(scope, receive, most=_MOST_BODY, seconds=_BODY_SECONDS)
-            except TooLarge:
-                return await _answer(sending, 413, b"a form is small, and says how large it is")
-            except TooSlow:
-                return await _answer(sending, 408, b"the form did not arrive in time")
-            except Gone:
+                body = await read_body(
+                    scope, receive, max_bytes=_MAX_BODY_BYTES, timeout_seconds=_BODY_SECONDS
+                )
+            except BodyTooLargeError:
+                return await _respond(
+                    send_with_headers, 413, b"the form is too large or has no content-length"
+                )
+            except BodyTooSlowError:
+                return await _respond(send_with_headers, 408, b"the form did not arrive in time")
+            except ClientDisconnectedError:
                 return
-            receive = again(body)
-        await self.app(scope, receive, sending)
+            receive = replay_body(body)
+        await self.app(scope, receive, send_with_headers)
 
     def _refusal(self, scope: Scope, headers: dict[bytes, str]) -> tuple[int, str]:
-        """Why a request is refused whoever asks; 0 if it is not."""
+        """Return status and reason of the dashboard middleware's refusal of any caller; status 0 if none."""
         host = headers.get(b"host", "")
-        if self.access is None and urlsplit(f"//{host}").hostname not in _HERE:
+        if self.access is None and urlsplit(f"//{host}").hostname not in _LOOPBACK_HOSTS:
             return (
                 421,
-                "without an access file only this machine is answered",
-            )  # a name that was made to point here
+                "without an access file only requests to this machine are answered",
+            )  # DNS rebinding
         if scope["method"] not in ("GET", "HEAD", "POST"):
             return 405, "only GET, HEAD and POST"
         if scope["method"] == "POST":
             size = headers.get(b"content-length", "")
-            if not size.isdigit() or int(size) > _MOST_BODY:
-                return 413, "a form is small, and says how large it is"
-            if not _is_our_own(scope, headers, host):
+            if not size.isdigit() or int(size) > _MAX_BODY_BYTES:
+                return 413, "the form is too large or has no content-length"
+            if not _is_same_origin(scope, headers, host):
                 return 403, "the request comes from another site"
         return 0, ""
 
-    def _caller(self, headers: dict[bytes, str]) -> Caller | None:
-        """Who asks, if they have shown it."""
+    def _caller(self, headers: dict[bytes, str]) -> DashboardCaller | None:
+        """Return the dashboard's caller by token, proxy or session in the middleware, if authenticated."""
         if self.access is None:
-            return Caller(ANYBODY, "", "", lambda: True)
+            return DashboardCaller(LOCAL_VIEWER, "", "", lambda: True)
         now = datetime.fromtimestamp(self._now(), UTC)
-        kind, _, token = headers.get(b"authorization", "").partition(" ")
-        if kind.lower() == "bearer":
-            person = self.access.by_token(token.strip(), now)
-            return self._known(person, "") if person and person.role is not ViewerRole.PROXY else None
-        if via := headers.get(b"abaton-proxy", ""):
-            proxy = self.access.by_token(via, now)
+        scheme, _, token = headers.get(b"authorization", "").partition(" ")
+        if scheme.lower() == "bearer":
+            token_user = self.access.user_by_token(token.strip(), now)
+            return (
+                self._make_caller(token_user, "")
+                if token_user and token_user.role is not ViewerRole.PROXY
+                else None
+            )
+        if proxy_token := headers.get(b"abaton-proxy", ""):
+            proxy = self.access.user_by_token(proxy_token, now)
             if proxy is None or proxy.role is not ViewerRole.PROXY:
                 return None
-            user = headers.get(self.access.header.lower().encode(), "")
-            return self._known(self.access.by_proxy(user), f"proxy/{user}")
+            proxy_user = headers.get(self.access.header.lower().encode(), "")
+            return self._make_caller(self.access.user_by_proxy(proxy_user), f"proxy/{proxy_user}")
         name = session_of(headers.get(b"cookie", ""))
-        person = self.sessions.person(name) if name else None
-        if person is None:
+        session_user = self.sessions.user(name) if name else None
+        if session_user is None:
             return None
-        return self._known(person, name, lambda: self.sessions.person(name, use=False) is not None)
+        return self._make_caller(
+            session_user, name, lambda: self.sessions.user(name, touch=False) is not None
+        )
 
-    def _known(
-        self, person: Person | None, session: str, stays: Callable[[], bool] = lambda: True
-    ) -> Caller | None:
-        if person is None:
+    def _make_caller(
+        self, user: DashboardUser | None, session: str, is_valid: Callable[[], bool] = lambda: True
+    ) -> DashboardCaller | None:
+        if user is None:
             return None
-        return Caller(person, session, self.sessions.form_key(session) if session else "", stays)
+        return DashboardCaller(user, session, self.sessions.form_key(session) if session else "", is_valid)
 
 
 def session_of(cookie: str) -> str:
-    """The session that a cookie header names; empty if none."""
+    """Return the session id in the dashboard's cookie header; empty if there is none."""
     try:
-        found = SimpleCookie(cookie).get(COOKIE)
+        morsel = SimpleCookie(cookie).get(COOKIE)
     except CookieError:
         return ""
-    return found.value if found else ""
+    return morsel.value if morsel else ""
 
 
 def _is_open(path: str) -> bool:
     return path == "/login" or path.startswith("/static/")
 
 
-def _is_our_own(scope: Scope, headers: dict[bytes, str], host: str) -> bool:
-    """Whether a browser says that a form is from our own pages; a program that is no browser says nothing."""
+def _is_same_origin(scope: Scope, headers: dict[bytes, str], host: str) -> bool:
+    """Return whether a browser's headers show the dashboard's own origin; other programs send none."""
     if headers.get(b"sec-fetch-site", "same-origin") not in ("same-origin", "none"):
         return False
     origin = headers.get(b"origin")
-    # Behind a proxy that ends TLS the scheme differs, so the host is what is compared.
+    # Behind a proxy that terminates TLS the scheme differs: compare the host.
     return origin is None or urlsplit(origin).netloc == host
 
 
@@ -202,20 +212,20 @@ def _with_headers(send: Send, *, secure: bool) -> Send:
     async def sending(message: Message) -> None:
         if message["type"] == "http.response.start":
             names = {name for name, _ in message["headers"]}
-            more = [(name, value) for name, value in _HEADERS if name not in names]
+            extra = [(name, value) for name, value in _HEADERS if name not in names]
             if secure:
-                more.append((b"strict-transport-security", b"max-age=63072000"))
-            message = {**message, "headers": [*message["headers"], *more]}
+                extra.append((b"strict-transport-security", b"max-age=63072000"))
+            message = {**message, "headers": [*message["headers"], *extra]}
         await send(message)
 
     return sending
 
 
-async def _answer(send: Send, status: int, body: bytes, location: str = "") -> None:
+async def _respond(send: Send, status: int, body: bytes, location: str = "") -> None:
     headers = [(b"content-type", b"text/plain; charset=utf-8"), (b"content-length", str(len(body)).encode())]
     if location:
         headers.append((b"location", location.encode()))
-    if status >= 400:  # what is left of a body is not waited for
+    if status >= 400:  # do not wait for the rest of the body
         headers.append((b"connection", b"close"))
     if status == 429:
         headers.append((b"retry-after", b"4"))

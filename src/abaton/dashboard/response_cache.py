@@ -1,4 +1,4 @@
-"""Answers that cost something are made once for all viewers, and never more often than is fair to the run they show."""
+"""Cache of responses shared by all viewers, with a limit on the processor time for computing them."""
 
 from __future__ import annotations
 
@@ -14,80 +14,86 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
-_FAIR = 20  # making an answer takes at most this part of the time: a twentieth of one core
+_MAX_COST_RATIO = 20  # computing responses takes at most 1/20 of one core
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """An answer as it is sent: whole or packed, with a tag that names it."""
+class CachedResponse:
+    """Response body, plain and gzip-compressed, with its entity tag."""
 
     body: bytes
-    packed: bytes
-    tag: str
+    gzip_body: bytes
+    etag: str
 
 
 @dataclass(slots=True)
-class _Kept:
-    """What is kept of an answer: for which state it was made, when, how long that took."""
+class _CacheEntry:
+    """Cached response with its state, time of creation and cost."""
 
-    stamp: Hashable = None
-    made: float = float("-inf")
-    cost: float = 0.0
-    answer: Answer = field(default_factory=lambda: Answer(b"", b"", ""))
+    state: Hashable = None
+    created_at: float = float("-inf")
+    seconds: float = 0.0
+    response: CachedResponse = field(default_factory=lambda: CachedResponse(b"", b"", ""))
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
-class Cache:
-    """Answers by name.
+class ResponseCache:
+    """Cached responses by key.
 
     Args:
-        most: How many are kept; the longest unused goes.
-        least: Seconds for which an answer is good in any case.
-        tick: Seconds that only go forward.
+        limit: Maximum number of entries; the least recently used is dropped.
+        min_seconds: Seconds for which a response is valid in any case.
+        clock: Monotonic time in seconds.
     """
 
     def __init__(
-        self, most: int = 64, *, least: float = 1.0, tick: Callable[[], float] = time.monotonic
+        self, limit: int = 64, *, min_seconds: float = 1.0, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._most, self._least, self._tick = most, least, tick
-        self._kept: OrderedDict[Hashable, _Kept] = OrderedDict()
+        self._limit, self._min_seconds, self._clock = limit, min_seconds, clock
+        self._entries: OrderedDict[Hashable, _CacheEntry] = OrderedDict()
         self._turn = asyncio.Semaphore(1)
 
-    async def get(self, name: Hashable, stamp: Callable[[], Hashable], make: Callable[[], bytes]) -> Answer:
-        """An answer; made anew if what it was made of has changed, unless it was made just now.
+    async def get(
+        self, key: Hashable, state: Callable[[], Hashable], compute: Callable[[], bytes]
+    ) -> CachedResponse:
+        """Return a response from the cache, computed again if its state has changed and it is not recent.
 
         Args:
-            name: What is asked.
-            stamp: Says, cheaply, which state the answer would be made of.
-            make: Makes it.
+            key: Key of the response.
+            state: Returns the current state at low cost.
+            compute: Computes the response.
         """
-        kept = self._kept.setdefault(name, _Kept())
-        self._kept.move_to_end(name)
-        while len(self._kept) > self._most:
-            self._kept.popitem(last=False)
-        async with kept.lock:
-            if self._tick() - kept.made < max(self._least, _FAIR * kept.cost):
-                return kept.answer
+        entry = self._entries.setdefault(key, _CacheEntry())
+        self._entries.move_to_end(key)
+        while len(self._entries) > self._limit:
+            self._entries.popitem(last=False)
+        async with entry.lock:
+            if self._clock() - entry.created_at < max(self._min_seconds, _MAX_COST_RATIO * entry.seconds):
+                return entry.response
             async with self._turn:
-                now = await run_in_threadpool(stamp)
-                if now != kept.stamp:
-                    begun = self._tick()
-                    kept.answer = await run_in_threadpool(lambda: packed(make()))
-                    kept.stamp, kept.cost = now, self._tick() - begun
-                kept.made = self._tick()
-            return kept.answer
+                current = await run_in_threadpool(state)
+                if current != entry.state:
+                    started_at = self._clock()
+                    entry.response = await run_in_threadpool(lambda: make_cached(compute()))
+                    entry.state, entry.seconds = current, self._clock() - started_at
+                entry.created_at = self._clock()
+            return entry.response
 
 
-def packed(body: bytes) -> Answer:
-    """An answer of some bytes."""
-    return Answer(body, gzip.compress(body, 5, mtime=0), f'"{hashlib.sha256(body).hexdigest()[:20]}"')
+def make_cached(body: bytes) -> CachedResponse:
+    """Return a body as a cached response."""
+    return CachedResponse(body, gzip.compress(body, 5, mtime=0), f'"{hashlib.sha256(body).hexdigest()[:20]}"')
 
 
-def sent(request: Request, answer: Answer, kind: str, keep: str = "no-cache, private") -> Response:
-    """An answer as a browser takes it: nothing if it has it already, packed if it can unpack."""
-    headers = {"etag": answer.tag, "cache-control": keep, "vary": "accept-encoding"}
-    if request.headers.get("if-none-match") == answer.tag:
+def make_response(
+    request: Request, cached: CachedResponse, media_type: str, cache_control: str = "no-cache, private"
+) -> Response:
+    """Return an HTTP response from a cached one: 304 if the browser has it, gzip-compressed if accepted."""
+    headers = {"etag": cached.etag, "cache-control": cache_control, "vary": "accept-encoding"}
+    if request.headers.get("if-none-match") == cached.etag:
         return Response(status_code=304, headers=headers)
     if "gzip" in request.headers.get("accept-encoding", ""):
-        return Response(answer.packed, headers={**headers, "content-encoding": "gzip"}, media_type=kind)
-    return Response(answer.body, headers=headers, media_type=kind)
+        return Response(
+            cached.gzip_body, headers={**headers, "content-encoding": "gzip"}, media_type=media_type
+        )
+    return Response(cached.body, headers=headers, media_type=media_type)

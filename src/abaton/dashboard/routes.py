@@ -1,4 +1,4 @@
-"""What can be looked at, and the few things that can be done."""
+"""Routes of the dashboard: runs, figures, reports, logs, pruning, governance."""
 
 from __future__ import annotations
 
@@ -9,149 +9,172 @@ from fastapi.responses import HTMLResponse, RedirectResponse, StreamingResponse
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 
-from abaton.dashboard.access import Right
-from abaton.dashboard.auth import At, By, read_form
+from abaton.dashboard.access import AccessRight
+from abaton.dashboard.auth import Caller, Dashboard, read_form
 from abaton.dashboard.dashboard_pages import (
-    MOST_COMPARED,
-    Checked,
-    Frame,
-    compare_page,
+    MAX_COMPARED,
+    AuditCheck,
+    PageFrame,
     compared_figures,
-    governance_page,
-    log_page,
+    render_compare,
+    render_governance,
+    render_log,
+    render_run,
+    render_runs,
     run_figures,
-    run_page,
-    runs_page,
 )
-from abaton.dashboard.response_cache import sent
-from abaton.dashboard.state import Dashboard
+from abaton.dashboard.response_cache import make_response
+from abaton.dashboard.state import DashboardState
 from abaton.errors import SettingsError, StoreError
-from abaton.governance import Audit, census, chain, verify
-from abaton.report import AXES, page_of, report_of
-from abaton.report.html_renderer import Assets
+from abaton.governance import AuditLog, study_counts, summarise_audit_log, verify
+from abaton.report import AXES, make_report, render_report
+from abaton.report.html_renderer import PageAssets
 from abaton.store import (
     Journal,
-    Keep,
+    RetentionRule,
     RunRow,
-    activity,
-    events_of,
-    head,
-    kinds_of,
-    plan,
+    count_event_types,
+    latest_events,
+    plan_pruning,
     prune,
-    run_lines,
+    run_head,
+    run_summaries,
+    visible_activity,
 )
 
-_LOG_LINES = 50
+_LOG_LIMIT = 50
 
 Axis = Annotated[str, Query(pattern=f"^({'|'.join(AXES)})$")]
-Words = Annotated[str, Query(max_length=200)]
-Runs = Annotated[list[str], Query(max_length=MOST_COMPARED)]
+ShortText = Annotated[str, Query(max_length=200)]
+Runs = Annotated[list[str], Query(max_length=MAX_COMPARED)]
 routes = APIRouter()
 
 
-def _row(at: Dashboard, run: str) -> RunRow:
-    """A run by its whole name: a beginning is not enough in an address."""
-    row = at.store.run(run)
+def _row(dashboard: DashboardState, run: str) -> RunRow:
+    """Return the run that a dashboard route's URL names in full; a prefix is not enough."""
+    row = dashboard.store.run(run)
     if row.run != run:
-        raise SettingsError(f"there is no run '{run}'")
+        raise SettingsError(f"run '{run}' does not exist")
     return row
 
 
 @routes.get("/")
-def runs(at: At, by: By, after: Annotated[int, Query(ge=0, le=10**6)] = 0) -> HTMLResponse:
-    """The list of runs."""
-    return HTMLResponse(runs_page(Frame(at.base, by), *run_lines(at.store, after=after), after))
+def runs(
+    dashboard: Dashboard, caller: Caller, after: Annotated[int, Query(ge=0, le=10**6)] = 0
+) -> HTMLResponse:
+    """Return the dashboard route's page with the list of runs."""
+    return HTMLResponse(
+        render_runs(PageFrame(dashboard.base, caller), *run_summaries(dashboard.store, after=after), after)
+    )
 
 
 @routes.get("/runs/{run}")
-def run(run: str, at: At, by: By, notice: Words = "") -> HTMLResponse:
-    """One run."""
-    words = _NOTICES.get(notice, "")
-    return HTMLResponse(run_page(Frame(at.base, by), _row(at, run), head(at.store, run), words))
+def run(run: str, dashboard: Dashboard, caller: Caller, notice: ShortText = "") -> HTMLResponse:
+    """Return the dashboard route's page of a run."""
+    text = _NOTICES.get(notice, "")
+    return HTMLResponse(
+        render_run(
+            PageFrame(dashboard.base, caller), _row(dashboard, run), run_head(dashboard.store, run), text
+        )
+    )
 
 
 _NOTICES = {
-    "pruned": "Pruned: what was not to be kept has been removed.",
-    "held": "Nothing was removed: the run is being worked on.",
+    "pruned": "Old versions and updates were deleted.",
+    "locked": "Nothing was deleted: the run is running.",
 }
 
 
 @routes.get("/runs/{run}/figures")
 async def figures(
-    run: str, request: Request, at: At, by: By, axis: Axis = "at", metric: Words = "", stretch: Words = ""
+    run: str,
+    request: Request,
+    dashboard: Dashboard,
+    caller: Caller,
+    axis: Axis = "timestamp",
+    metric: ShortText = "",
+    interval: ShortText = "",
 ) -> Response:
-    """What a run's page draws."""
-    state = await at.live.state(run)
-    first = stretch == "first"
-    answer = await at.cache.get(
+    """Return the figures and tables of a run's page (dashboard route)."""
+    state = await dashboard.live.state(run)
+    first = interval == "first"
+    response = await dashboard.cache.get(
         (run, axis, metric, first, state.status),
         lambda: (state.events, state.status),
-        lambda: run_figures(at.store, run, axis, metric, first=first),
+        lambda: run_figures(dashboard.store, run, axis, metric, first=first),
     )
-    return sent(request, answer, "application/json")
+    return make_response(request, response, "application/json")
 
 
 @routes.get("/runs/{run}/report")
-async def report(run: str, request: Request, at: At, by: By) -> Response:
-    """The report of a run that has ended: the page that 'abaton report' writes, with its files linked."""
-    state = await at.live.state(run)
-    assets = Assets(base=at.base, home=Frame(at.base, by).place(run))
+async def report(run: str, request: Request, dashboard: Dashboard, caller: Caller) -> Response:
+    """Return the report of a finished run with linked assets (dashboard route)."""
+    state = await dashboard.live.state(run)
+    assets = PageAssets(base=dashboard.base, home=PageFrame(dashboard.base, caller).run_url(run))
 
-    def make() -> bytes:
-        row, journal = _row(at, run), Journal(at.store, run)
-        told = report_of(row, at.store.models(run), journal.rows(), activity(at.store, run, first=True))
-        return page_of(told, assets).encode()
+    def render() -> bytes:
+        row, journal = _row(dashboard, run), Journal(dashboard.store, run)
+        report_data = make_report(
+            row,
+            dashboard.store.models(run),
+            journal.rows(),
+            visible_activity(dashboard.store, run, first=True),
+        )
+        return render_report(report_data, assets).encode()
 
-    answer = await at.cache.get(("report", run), lambda: (state.events, state.status), make)
-    return sent(request, answer, "text/html; charset=utf-8")
+    response = await dashboard.cache.get(("report", run), lambda: (state.events, state.status), render)
+    return make_response(request, response, "text/html; charset=utf-8")
 
 
 @routes.get("/runs/{run}/live")
-async def live(run: str, at: At, by: By) -> Response:
-    """How a run comes along, as server-sent events."""
-    await run_in_threadpool(_row, at, run)
-    if at.live.is_full:
-        raise HTTPException(503, "too many people watch")
-    # A proxy that collected answers before it passes them on would make nothing of this live.
-    at_once = {"x-accel-buffering": "no"}
-    return StreamingResponse(at.live.messages(run, by.stays), headers=at_once, media_type="text/event-stream")
+async def live(run: str, dashboard: Dashboard, caller: Caller) -> Response:
+    """Stream the states of a run as server-sent events (dashboard route)."""
+    await run_in_threadpool(_row, dashboard, run)
+    if dashboard.live.is_full:
+        raise HTTPException(503, "too many viewers")
+    # A proxy must not buffer the events.
+    headers = {"x-accel-buffering": "no"}
+    return StreamingResponse(
+        dashboard.live.messages(run, caller.is_valid), headers=headers, media_type="text/event-stream"
+    )
 
 
 @routes.get("/runs/{run}/log")
 def log(
     run: str,
-    at: At,
-    by: By,
-    kind: Annotated[list[str] | None, Query(max_length=20)] = None,
-    learner: Words = "",
+    dashboard: Dashboard,
+    caller: Caller,
+    event_type: Annotated[list[str] | None, Query(alias="type", max_length=20)] = None,
+    learner: ShortText = "",
     before: Annotated[int | None, Query(ge=0, lt=2**53)] = None,
 ) -> HTMLResponse:
-    """The events of a run, with filters."""
-    row, known = _row(at, run), kinds_of(at.store, run)
-    kinds = [each for each in kind or () if each in known]
-    lines = events_of(at.store, run, kinds=kinds, learner=learner, before=before, most=_LOG_LINES)
-    asked = {"kinds": kinds, "learner": learner, "most": _LOG_LINES}
-    return HTMLResponse(log_page(Frame(at.base, by), row, lines, known, asked))
+    """Return the events of a run, with filters (dashboard route)."""
+    row, counts = _row(dashboard, run), count_event_types(dashboard.store, run)
+    selected = [name for name in event_type or () if name in counts]
+    events = latest_events(
+        dashboard.store, run, types=selected, learner=learner, before=before, limit=_LOG_LIMIT
+    )
+    filters = {"types": selected, "learner": learner, "limit": _LOG_LIMIT}
+    return HTMLResponse(render_log(PageFrame(dashboard.base, caller), row, events, counts, filters))
 
 
 @routes.post("/runs/{run}/prune")
-async def prune_run(run: str, request: Request, at: At, by: By) -> Response:
-    """Free the space of a run: for operators."""
-    fields = await read_form(request, at, by, Right.OPERATE)
+async def prune_run(run: str, request: Request, dashboard: Dashboard, caller: Caller) -> Response:
+    """Delete old versions and updates of a run; a dashboard route for operators."""
+    fields = await read_form(request, dashboard, caller, AccessRight.OPERATE)
     last = fields.get("last", "5")
     if not last.isdigit() or not 1 <= int(last) <= 100_000:
-        raise HTTPException(422, "keep a whole number of versions, at least 1")
-    keep = Keep(int(last))
+        raise HTTPException(422, "keep an integer number of versions from 1 to 100000")
+    retention = RetentionRule(int(last))
 
     def work() -> str:
-        row = _row(at, run)
-        if at.store.is_held(run):
-            return "held"
+        row = _row(dashboard, run)
+        if dashboard.store.is_locked(run):
+            return "locked"
         try:
-            prune(at.store, plan(at.store, row, keep))
+            prune(dashboard.store, plan_pruning(dashboard.store, row, retention))
         except StoreError:
-            return "held"
+            return "locked"
         return "pruned"
 
     notice = await run_in_threadpool(work)
@@ -159,52 +182,71 @@ async def prune_run(run: str, request: Request, at: At, by: By) -> Response:
 
 
 @routes.get("/compare")
-def compare(at: At, by: By, run: Runs = []) -> HTMLResponse:  # noqa: B006
-    """Several runs side by side."""
-    rows = [_row(at, name) for name in dict.fromkeys(run)]
-    known, _ = run_lines(at.store)
-    return HTMLResponse(compare_page(Frame(at.base, by), rows, [head(at.store, r.run) for r in rows], known))
+def compare(dashboard: Dashboard, caller: Caller, run: Runs = []) -> HTMLResponse:  # noqa: B006
+    """Return the comparison of several runs (dashboard route)."""
+    rows = [_row(dashboard, name) for name in dict.fromkeys(run)]
+    summaries, _ = run_summaries(dashboard.store)
+    return HTMLResponse(
+        render_compare(
+            PageFrame(dashboard.base, caller),
+            rows,
+            [run_head(dashboard.store, r.run) for r in rows],
+            summaries,
+        )
+    )
 
 
 @routes.get("/compare/figures")
 async def compared(
-    request: Request, at: At, by: By, run: Runs, axis: Axis = "at", metric: Words = ""
+    request: Request,
+    dashboard: Dashboard,
+    caller: Caller,
+    run: Runs,
+    axis: Axis = "timestamp",
+    metric: ShortText = "",
 ) -> Response:
-    """What the comparison draws."""
+    """Return the figures of the comparison (dashboard route)."""
     names = tuple(dict.fromkeys(run))
-    answer = await at.cache.get(
+    response = await dashboard.cache.get(
         ("compare", names, axis, metric),
-        lambda: tuple(head(at.store, name).events for name in names),
-        lambda: compared_figures(at.store, names, axis, metric),
+        lambda: tuple(run_head(dashboard.store, name).events for name in names),
+        lambda: compared_figures(dashboard.store, names, axis, metric),
     )
-    return sent(request, answer, "application/json")
+    return make_response(request, response, "application/json")
 
 
 @routes.get("/governance")
-async def governance(at: At, by: By) -> HTMLResponse:
-    """Studies, consents, withdrawals, cohorts and the audit chain, in ranges."""
-    frame, database = Frame(at.base, by), at.governance
+async def governance(dashboard: Dashboard, caller: Caller) -> HTMLResponse:
+    """Return studies, consents, withdrawals, cohorts and the audit log (dashboard route)."""
+    frame, database = PageFrame(dashboard.base, caller), dashboard.governance
     if database is None:
-        return HTMLResponse(governance_page(frame, (), None, None))
+        return HTMLResponse(render_governance(frame, (), None, None))
 
     def work() -> str:
-        return governance_page(frame, census(database, at.moment()), chain(database), at.checked)
+        return render_governance(
+            frame,
+            study_counts(database, dashboard.utc_now()),
+            summarise_audit_log(database),
+            dashboard.audit_check,
+        )
 
     return HTMLResponse(await run_in_threadpool(work))
 
 
 @routes.post("/governance/verify")
-async def verify_chain(request: Request, at: At, by: By) -> Response:
-    """Check the whole audit chain: for the data controller."""
-    await read_form(request, at, by, Right.CONTROL)
-    database = at.governance
+async def verify_audit_log(request: Request, dashboard: Dashboard, caller: Caller) -> Response:
+    """Verify the complete audit log; a dashboard route for the data controller."""
+    await read_form(request, dashboard, caller, AccessRight.CONTROL)
+    database = dashboard.governance
     if database is None:
-        raise HTTPException(404, "there is no governance database here")
+        raise HTTPException(404, "the dashboard has no governance database")
 
-    def work() -> Checked:
-        faults = verify(Audit(database).rows())
-        found = tuple((fault.sequence, fault.what) for fault in faults)
-        return Checked(f"{at.moment():%Y-%m-%d %H:%M} UTC", chain(database).length, found)
+    def work() -> AuditCheck:
+        faults = verify(AuditLog(database).rows())
+        problems = tuple((fault.sequence, fault.problem) for fault in faults)
+        return AuditCheck(
+            f"{dashboard.utc_now():%Y-%m-%d %H:%M} UTC", summarise_audit_log(database).length, problems
+        )
 
-    at.checked = await run_in_threadpool(work)
-    return RedirectResponse(f"{at.base}/governance", 303)
+    dashboard.audit_check = await run_in_threadpool(work)
+    return RedirectResponse(f"{dashboard.base}/governance", 303)

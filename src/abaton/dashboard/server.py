@@ -1,7 +1,4 @@
-"""Where the dashboard listens: on this machine alone, unless it knows who may use it and the line is encrypted.
-
-The dashboard put together: routes over the store, the gate before them, and one plain form for every refusal.
-"""
+"""ASGI application of the dashboard and its HTTP server."""
 
 from __future__ import annotations
 
@@ -12,27 +9,27 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
 from abaton.dashboard.access import AccessFile
-from abaton.dashboard.auth import doors
+from abaton.dashboard.auth import auth_routes
 from abaton.dashboard.dashboard_pages import templates
-from abaton.dashboard.middleware import Gate
+from abaton.dashboard.middleware import DashboardMiddleware
 from abaton.dashboard.routes import routes
-from abaton.dashboard.state import Dashboard
-from abaton.errors import AbatonError, Refused, SettingsError
-from abaton.governance.intake import Limits, Listen, serve_app
+from abaton.dashboard.state import DashboardState
+from abaton.errors import AbatonError, RefusedError, SettingsError
+from abaton.governance.intake import IntakeLimits, ListenSettings, serve_app
 from abaton.http_server import App, Receive, Scope, Send
 
 
-def make_dashboard(dashboard: Dashboard) -> App:
-    """The dashboard as an ASGI application."""
-    templates()  # reads the drawing script now, so that the first page need not
+def make_dashboard(dashboard: DashboardState) -> App:
+    """Return the dashboard as an ASGI application for its HTTP server."""
+    templates()  # read Plotly's script before the first request
     api = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
     api.state.dashboard = dashboard
     api.include_router(routes, prefix=dashboard.base)
-    api.include_router(doors, prefix=dashboard.base)
+    api.include_router(auth_routes, prefix=dashboard.base)
     api.add_exception_handler(HTTPException, _other)
     api.add_exception_handler(RequestValidationError, _malformed)
     api.add_exception_handler(AbatonError, _failed)
-    return Gate(api, dashboard.access, dashboard.sessions, dashboard.base, dashboard.now)
+    return DashboardMiddleware(api, dashboard.access, dashboard.sessions, dashboard.base, dashboard.now)
 
 
 def _other(request: Request, error: Exception) -> Response:
@@ -41,48 +38,48 @@ def _other(request: Request, error: Exception) -> Response:
 
 
 def _malformed(request: Request, error: Exception) -> Response:
-    """Say that the request is not of the right form, and nothing of what it held: FastAPI would repeat it."""
-    return Response("the request is not of the form that is taken", 422, media_type="text/plain")
+    """Refuse an invalid request to the dashboard's server without repeating its content, as FastAPI would."""
+    return Response("the request has missing or invalid parameters", 422, media_type="text/plain")
 
 
 def _failed(request: Request, error: Exception) -> Response:
     assert isinstance(error, AbatonError)
     status = 404 if isinstance(error, SettingsError) else 503
-    words = "there is no such run" if status == 404 else "the store cannot be read at this moment"
-    return Response(words, status, media_type="text/plain")
+    text = "the run does not exist" if status == 404 else "the store cannot be read now"
+    return Response(text, status, media_type="text/plain")
 
 
-def check_access(listen: Listen, access: AccessFile | None) -> None:
-    """Refuse to show runs to a network without knowing who looks."""
+def check_access(listen: ListenSettings, access: AccessFile | None) -> None:
+    """Refuse to start the dashboard's server on a network without an access file."""
     if access is None and (not listen.is_loopback or listen.behind_proxy):
-        raise Refused(
-            "the dashboard would show runs to whoever can reach it",
+        raise RefusedError(
+            "the dashboard would be open to the network",
             where=listen.host,
-            remedy="give --access FILE (make one with 'abaton dashboard token'), or listen on 127.0.0.1",
+            remedy="add --access FILE (created with 'abaton dashboard token'), or listen on 127.0.0.1",
         )
 
 
 def serve_dashboard(
-    dashboard: Dashboard, listen: Listen, ready: Callable[[str], None] = lambda address: None
+    dashboard: DashboardState, listen: ListenSettings, ready: Callable[[str], None] = lambda address: None
 ) -> None:
-    """Serve the dashboard until the process is told to stop.
+    """Serve the dashboard over HTTP until the process is stopped.
 
     Args:
-        dashboard: What to show, and to whom.
-        listen: Where.
-        ready: Told the address when requests are taken.
+        dashboard: State of the dashboard.
+        listen: Address and TLS settings.
+        ready: Called with the address when requests are accepted.
     """
     check_access(listen, dashboard.access)
     dashboard.secure = listen.is_encrypted
-    # Every viewer keeps a connection; those that ask at once wait in line.
-    serve_app(make_dashboard(dashboard), listen, ready, Limits(waiting=1024))
+    # Every viewer keeps a connection open.
+    serve_app(make_dashboard(dashboard), listen, ready, IntakeLimits(waiting=1024))
 
 
-def beside(service: App, dashboard: Dashboard) -> App:
-    """The dashboard at its own address beside another service, whose gate it does not pass."""
+def mount_beside(service: App, dashboard: DashboardState) -> App:
+    """Return an ASGI application that serves the dashboard at its base path and another service elsewhere."""
     pages, base = make_dashboard(dashboard), dashboard.base
 
-    async def both(scope: Scope, receive: Receive, send: Send) -> None:
+    async def dispatch(scope: Scope, receive: Receive, send: Send) -> None:
         path = scope.get("path", "")
         if scope["type"] == "http" and path == base:
             headers = [(b"location", f"{base}/".encode()), (b"content-length", b"0")]
@@ -91,4 +88,4 @@ def beside(service: App, dashboard: Dashboard) -> App:
         else:
             await (pages if path.startswith(f"{base}/") else service)(scope, receive, send)
 
-    return both
+    return dispatch

@@ -1,136 +1,143 @@
-"""The front door of de-identification: records in, de-identified records out, one call.
-
-Explaining: which rule did what to each element of a record. Places, rules and counts; never a value.
-"""
+"""Public functions: `deidentify` records, and `explain` which rule applied to each element (without values)."""
 
 from __future__ import annotations
 
 import secrets
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
-from difflib import get_close_matches
 from enum import StrEnum
 from typing import NamedTuple, TypeVar
 
 from abaton.deid.deidentifier import Deidentifier
 from abaton.deid.pseudonyms import Pseudonyms, check_key
-from abaton.deid.reference_index import among
+from abaton.deid.reference_index import index_documents
 from abaton.deid.rules import read_table
-from abaton.deid.settings import Allowed, Dates, Deidentification, Mechanism, Need, Preset, Rule
-from abaton.errors import Refused, SettingsError
-from abaton.fhir.file_reader import Given, given
+from abaton.deid.settings import (
+    DataRequest,
+    DateHandling,
+    DeidentificationRule,
+    DeidentificationSettings,
+    Mechanism,
+    RuleOptIn,
+    RulePreset,
+)
+from abaton.errors import RefusedError, SettingsError, did_you_mean
+from abaton.fhir.file_reader import RecordInputs, read_records
 from abaton.record_types import Json, Record
 
 Choice = TypeVar("Choice", bound=StrEnum)
 
 
 def deidentify(
-    records: Given,
-    rules: str | Sequence[Rule] = "default",
+    records: RecordInputs,
+    rules: str | Sequence[DeidentificationRule] = "default",
     key: bytes | None = None,
     *,
     study: str = "deidentify",
     dates: str = "year",
-    allow: Iterable[str] = (),
+    opt_ins: Iterable[str] = (),
     year: int | None = None,
 ) -> Json | list[Json] | None:
-    r"""De-identify FHIR R4 records: what no rule keeps is gone, and what comes out is valid R4.
+    r"""De-identify FHIR R4 records, the public function: elements that no rule keeps are dropped.
 
     Args:
-        records: A resource or a Bundle as a dict; the text of a file, or the path of a file or folder; or many of them:
-            dicts, lines of NDJSON, paths.
-        rules: The name of a preset (``default``, ``paper``), or rules of your own that come before the default ones:
-            as a table of lines ``path method name=value``, or as :class:`Rule` objects.
-        key: At least 32 random bytes. With a key people get pseudonyms, the same in every call with it; without one the
-            records are anonymised under a key that is drawn and thrown away.
+        records: A resource or a Bundle as a dict; the text of a file, or the path of a file or folder; or several of
+            them: dicts, lines of NDJSON, paths.
+        rules: The name of a preset (``default``, ``paper``), or rules that precede the default ones:
+            a table of lines ``path method name=value``, or :class:`DeidentificationRule` objects.
+        key: At least 32 random bytes. With a key subjects get pseudonyms, the same in every call with that key; without
+            one the records are anonymised with a random key that is not stored.
         study: The study's name; two studies never share a pseudonym.
         dates: ``year``, ``shift`` or ``remove``.
-        allow: Named sets of rules that keep more: ``us-core``, ``zip3``.
-        year: The current year, from which ages count.
+        opt_ins: Named sets of rules that keep more: ``us-core``, ``zip3``.
+        year: The current year, for the cap of ages.
 
     Returns:
-        A dict for a dict (nothing if the resource must be left out), otherwise a list of dicts.
+        A dict for a dict (None if the resource is dropped), otherwise a list of dicts.
 
     Raises:
-        Refused: A record is doubtful or not R4; the error says which one and holds nothing of it.
-        SettingsError: A name or a rule is not understood.
+        RefusedError: A record is invalid or not R4; the error names the record and contains no value of it.
+        SettingsError: A name or a rule is invalid.
 
     >>> patient = {"resourceType": "Patient", "id": "7", "birthDate": "1980-02-03", "name": [{"family": "Rossi"}]}
-    >>> made = deidentify(patient, key=bytes(range(32)))
-    >>> made["birthDate"], made["name"]
+    >>> output = deidentify(patient, key=bytes(range(32)))
+    >>> output["birthDate"], output["name"]
     ('1980', [{'family': 'Anonymous'}])
     >>> lines = b'{"resourceType":"Patient","id":"7"}\n{"resourceType":"Observation","id":"1","status":"final"}'
-    >>> [each["resourceType"] for each in deidentify(lines, "Observation.status redact")]
+    >>> [resource["resourceType"] for resource in deidentify(lines, "Observation.status redact")]
     ['Patient', 'Observation']
     """
     if year is not None and (isinstance(year, bool) or not isinstance(year, int)):
-        raise SettingsError(
-            "'year' is not a year", where="deidentify()", remedy="give a whole number, such as 2026"
-        )
-    lasting = key is not None
-    wish = Deidentification(
-        Mechanism.PSEUDONYMISE if lasting else Mechanism.ANONYMISE,
-        dates=_choice(Dates, dates, "dates"),
+        raise SettingsError(f"year is {year!r}", where="deidentify()", remedy="use an integer such as 2026")
+    is_pseudonymised = key is not None
+    settings = DeidentificationSettings(
+        Mechanism.PSEUDONYMISE if is_pseudonymised else Mechanism.ANONYMISE,
+        dates=_choice(DateHandling, dates, "dates"),
         preset=_preset(rules),
         rules=_rules(rules),
-        allow=tuple(
-            _choice(Allowed, name, "allow") for name in ([allow] if isinstance(allow, str) else allow)
+        opt_ins=tuple(
+            _choice(RuleOptIn, name, "opt_ins")
+            for name in ([opt_ins] if isinstance(opt_ins, str) else opt_ins)
         ),
     )
-    names = Pseudonyms(study, check_key(key) if key is not None else secrets.token_bytes(32))
-    named = [(records, "")] if isinstance(records, dict) else list(given(records))
-    make = Deidentifier(
-        Need.everything(study, wish),
-        names,
+    pseudonyms = Pseudonyms(study, check_key(key) if key is not None else secrets.token_bytes(32))
+    located_records = [(records, "")] if isinstance(records, dict) else list(read_records(records))
+    deidentifier = Deidentifier(
+        DataRequest.everything(study, settings),
+        pseudonyms,
         year=year or datetime.now(UTC).year,
-        addresses=among([record for record, _ in named]),
+        reference_index=index_documents([record for record, _ in located_records]),
     )
-    made = []
-    for record, where in named:
+    deidentified = []
+    for record, where in located_records:
         try:
-            made.append(make.plain(record))
-        except Refused as error:
-            raise Refused(error.what, where=error.where or where, remedy=error.remedy) from None
-    return made[0] if isinstance(records, dict) else [each for each in made if each is not None]
+            deidentified.append(deidentifier.deidentify_content(record))
+        except RefusedError as error:
+            raise RefusedError(error.what, where=error.where or where, remedy=error.remedy) from None
+    return (
+        deidentified[0] if isinstance(records, dict) else [item for item in deidentified if item is not None]
+    )
 
 
-def _preset(rules: str | Sequence[Rule]) -> Preset:
+def _preset(rules: str | Sequence[DeidentificationRule]) -> RulePreset:
     if isinstance(rules, str) and not any(sign.isspace() for sign in rules.strip()):
-        return _choice(Preset, rules.strip(), "rules")
-    return Preset.DEFAULT
+        return _choice(RulePreset, rules.strip(), "rules")
+    return RulePreset.DEFAULT
 
 
-def _rules(rules: str | Sequence[Rule]) -> tuple[Rule, ...]:
+def _rules(rules: str | Sequence[DeidentificationRule]) -> tuple[DeidentificationRule, ...]:
     if isinstance(rules, str):
         return read_table(rules) if any(sign.isspace() for sign in rules.strip()) else ()
     return tuple(rules)
 
 
-def _choice(kind: type[Choice], word: str, name: str) -> Choice:
+def _choice(choices: type[Choice], value: str, name: str) -> Choice:
     try:
-        return kind(word)
+        return choices(value)
     except ValueError:
-        known = [each.value for each in kind]
-        close = get_close_matches(str(word), known, n=1)
-        guess = f"did you mean '{close[0]}'?" if close else f"use one of {', '.join(known)}"
-        raise SettingsError(f"'{name}' knows no '{word}'", where="deidentify()", remedy=guess) from None
+        known = [member.value for member in choices]
+        remedy = did_you_mean(str(value), known, f"use one of {', '.join(known)}")
+        raise SettingsError(f"{name} is '{value}'", where="deidentify()", remedy=remedy) from None
 
 
-class Told(NamedTuple):
-    """What happened at one place."""
+class RuleTrace(NamedTuple):
+    """Number of kept and dropped values at one path, with the rule or reason."""
 
     path: str
-    kept: int
+    kept_count: int
     dropped: int
-    why: str
+    reason: str
 
 
-def explain(record: Record, need: Need, names: Pseudonyms, *, year: int) -> list[Told]:
-    """What every rule did to a record, in the order of the paths."""
-    make = Deidentifier(need, names, year=year, trace=True)
-    make.plain(record.content)
-    tally = make.tally()
-    rows = [Told(path, count, 0, why) for (path, why), count in tally.passed.items()]
-    rows += [Told(path, 0, count, why) for (path, why), count in tally.dropped.items()]
-    rows += [Told(kind, 0, count, why) for (kind, why), count in tally.left_out.items()]
+def explain(record: Record, request: DataRequest, pseudonyms: Pseudonyms, *, year: int) -> list[RuleTrace]:
+    """Explain de-identification: the effect of every rule on a record, in the order of the paths."""
+    deidentifier = Deidentifier(request, pseudonyms, year=year, trace=True)
+    deidentifier.deidentify_content(record.content)
+    counts = deidentifier.take_counts()
+    rows = [RuleTrace(path, count, 0, reason) for (path, reason), count in counts.passed.items()]
+    rows += [RuleTrace(path, 0, count, reason) for (path, reason), count in counts.dropped.items()]
+    rows += [
+        RuleTrace(resource_type, 0, count, reason)
+        for (resource_type, reason), count in counts.dropped_resources.items()
+    ]
     return sorted(rows)

@@ -1,8 +1,7 @@
-"""What a method may know while it works: the resource it is in, the document around it, the study's names.
+"""Context of a transformation: the resource, its document and the study's pseudonyms, and a log of the changes.
 
-A scope lives for one resource and is then thrown away; nothing of it reaches a log.
-
-Python's search for cycles, resting while a document is worked on.
+A context exists for one resource; none of it reaches a log file. Garbage collection is paused until a document is
+released, because a collection while it is referenced costs about a tenth of the total time.
 """
 
 from __future__ import annotations
@@ -12,23 +11,23 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from abaton.fhir.elements import table
+from abaton.fhir.elements import element_table
 
 if TYPE_CHECKING:
     from abaton.deid.pseudonyms import Pseudonyms
-    from abaton.deid.references import Document
+    from abaton.deid.references import DocumentReferences
 
 
-Handler = Callable[[Any, "Scope"], Any]
-"""Takes an element's value and returns what stays of it; ``None`` drops it."""
+Handler = Callable[[Any, "TransformContext"], Any]
+"""Function from an element's value to the kept value; ``None`` drops the element."""
 
-_MOST = 4096
+_MAX_KEY_SETS = 4096
 _NONE: dict[str, str] = {}
-MASKED_URL = "http://hl7.org/fhir/StructureDefinition/data-absent-reason"
+ABSENT_REASON_URL = "http://hl7.org/fhir/StructureDefinition/data-absent-reason"
 
 
-class Node(NamedTuple):
-    """A place in a record: its path, its type, and the type and name it is an element of."""
+class ElementPosition(NamedTuple):
+    """Position of an element: its path and type, the type of its parent, and its name."""
 
     path: str
     type: str
@@ -36,8 +35,8 @@ class Node(NamedTuple):
     name: str
 
 
-class Dropped:
-    """Elements that are dropped together, counted together; each is a count of its own."""
+class DroppedElements:
+    """Elements of an object shape that are dropped and counted together."""
 
     __slots__ = ("drops",)
 
@@ -45,133 +44,150 @@ class Dropped:
         self.drops = drops
 
 
-class Beside:
-    """Counts what stands beside the few elements of an object that may stay.
+class SiblingCounter:
+    """Counter of the dropped siblings of kept elements.
 
-    >>> count = Beside(Node("Observation.subject", "Reference", "", ""), {"reference"}, "text")
+    >>> count = SiblingCounter(ElementPosition("Observation.subject", "Reference", "", ""), {"reference"}, "text")
     >>> count.of(("reference", "display")).drops
     (('Observation.subject.display', 'text'),)
     """
 
-    __slots__ = ("_known", "_node", "_reason", "_stay")
+    __slots__ = ("_kept_names", "_known", "_node", "_reason")
 
-    def __init__(self, node: Node, stay: Collection[str], reason: str) -> None:
-        self._node, self._stay, self._reason = node, stay, reason
-        self._known: dict[tuple[str, ...], Dropped] = {}
+    def __init__(self, node: ElementPosition, kept_names: Collection[str], reason: str) -> None:
+        self._node, self._kept_names, self._reason = node, kept_names, reason
+        self._known: dict[tuple[str, ...], DroppedElements] = {}
 
-    def of(self, keys: tuple[str, ...]) -> Dropped:
-        """The count for objects with these keys."""
-        found = self._known.get(keys)
-        if found is None:
-            fields = table()[self._node.type]
-            names = (key if key in fields else "(unknown)" for key in keys if key not in self._stay)
-            found = Dropped(tuple((f"{self._node.path}.{name}", self._reason) for name in names))
-            if len(self._known) < _MOST:
-                self._known[keys] = found
-        return found
+    def of(self, keys: tuple[str, ...]) -> DroppedElements:
+        """Return the dropped siblings of kept elements, for the log, of objects with these keys."""
+        dropped = self._known.get(keys)
+        if dropped is None:
+            fields = element_table()[self._node.type]
+            names = (key if key in fields else "(unknown)" for key in keys if key not in self._kept_names)
+            dropped = DroppedElements(tuple((f"{self._node.path}.{name}", self._reason) for name in names))
+            if len(self._known) < _MAX_KEY_SETS:
+                self._known[keys] = dropped
+        return dropped
 
 
-class Notes:
-    """What happened while walking: notes in lists, cheap to take and to take back, counted later."""
+class TransformLog:
+    """Log of a transformation as lists, which are cheap to append to and to revert; counted later."""
 
-    __slots__ = ("answers", "drops", "kept", "left_out", "passes", "read", "seen")
+    __slots__ = (
+        "dropped_resources",
+        "drops",
+        "kept_resources",
+        "passes",
+        "read",
+        "requirement_counts",
+        "shape_drops",
+    )
 
     def __init__(self) -> None:
-        self.seen: list[Dropped] = []
+        self.shape_drops: list[DroppedElements] = []
         self.drops: list[tuple[str, str]] = []
         self.passes: list[tuple[str, str]] = []
-        self.left_out: list[tuple[str, str]] = []
+        self.dropped_resources: list[tuple[str, str]] = []
         self.read: list[str] = []
-        self.kept: list[str] = []
-        self.answers: list[str] = []
+        self.kept_resources: list[str] = []
+        self.requirement_counts: list[str] = []
 
-    def _all(self) -> tuple[list[Any], ...]:
-        return self.seen, self.drops, self.passes, self.left_out, self.read, self.kept, self.answers
+    def _lists(self) -> tuple[list[Any], ...]:
+        return (
+            self.shape_drops,
+            self.drops,
+            self.passes,
+            self.dropped_resources,
+            self.read,
+            self.kept_resources,
+            self.requirement_counts,
+        )
 
     def mark(self) -> tuple[int, ...]:
-        """Where the notes stand now."""
-        return tuple(map(len, self._all()))
+        """Return the current lengths of the lists of the transform log, to revert to."""
+        return tuple(map(len, self._lists()))
 
-    def take_back(self, mark: tuple[int, ...]) -> None:
-        """Forget what was noted since a mark: the document was refused."""
-        for notes, length in zip(self._all(), mark, strict=True):
-            del notes[length:]
+    def revert(self, mark: tuple[int, ...]) -> None:
+        """Remove the entries of the transform log since a mark, because the document was refused."""
+        for entries, length in zip(self._lists(), mark, strict=True):
+            del entries[length:]
 
     def clear(self) -> None:
-        """Forget everything."""
-        for notes in self._all():
-            notes.clear()
+        """Remove all entries of the transform log."""
+        for entries in self._lists():
+            entries.clear()
 
 
-class Scope:
-    """One resource on its way through the plan."""
+class TransformContext:
+    """State of one resource during its transformation."""
 
     __slots__ = (
         "by_code",
         "codes",
         "container",
         "document",
-        "drops",
         "identity",
+        "is_deidentified",
         "local",
-        "names",
-        "ours",
+        "log_drop",
+        "log_shape_drops",
+        "pseudonyms",
         "raw",
-        "seen",
+        "reveals_age",
         "targets",
-        "tells",
         "used",
         "year",
     )
 
     def __init__(
-        self, raw: dict[str, Any], identity: str, document: Document, container: Scope | None = None
+        self,
+        raw: dict[str, Any],
+        identity: str,
+        document: DocumentReferences,
+        container: TransformContext | None = None,
     ) -> None:
         self.raw, self.identity, self.document, self.container = raw, identity, document, container
-        self.names: Pseudonyms = document.names
+        self.pseudonyms: Pseudonyms = document.pseudonyms
         self.codes, self.targets, self.year = document.codes, document.targets, document.year
         self.by_code = document.codes.by_code
-        self.seen, self.drops = document.notes.seen.append, document.notes.drops.append
+        self.log_shape_drops, self.log_drop = document.log.shape_drops.append, document.log.drops.append
         self.local: dict[str, str] = _NONE if container is None else container.local
         self.used: set[str] = set() if container is None else container.used
-        self.ours = False
-        self.tells = False  # whether a code in the resource says that a value is an age
+        self.is_deidentified = False
+        self.reveals_age = False  # whether a code in the resource states that a value is an age
 
-    def turn(self, raw: dict[str, Any], identity: str) -> None:
-        """Turn to the next resource of the same document."""
-        self.raw, self.identity, self.local, self.tells = raw, identity, _NONE, False
+    def set_resource(self, raw: dict[str, Any], identity: str) -> None:
+        """Set the transform context to the next resource of the same document."""
+        self.raw, self.identity, self.local, self.reveals_age = raw, identity, _NONE, False
         if self.used:
             self.used = set()
 
-    def drop(self, node: Node, reason: str) -> None:
-        """Count a value that does not stay."""
-        self.drops((node.path, reason))
+    def drop(self, node: ElementPosition, reason: str) -> None:
+        """Log a dropped value in the transform context."""
+        self.log_drop((node.path, reason))
 
     def subject(self) -> str:
-        """The new identity of the person this resource is about; empty when that is not known."""
+        """Return the new address of the subject of this context's resource; empty if it is unknown."""
         return self.document.subject_of(self if self.container is None else self.container)
 
 
-def masked() -> list[dict[str, str]]:
-    """The extension that says a value was taken out on purpose."""
-    return [{"url": MASKED_URL, "valueCode": "masked"}]
+def absent_extension() -> list[dict[str, str]]:
+    """Return the extension that marks a de-identified value as masked."""
+    return [{"url": ABSENT_REASON_URL, "valueCode": "masked"}]
 
 
 @contextmanager
-def resting() -> Iterator[None]:
-    """Let the search for cycles rest: a document and what is made of it are trees, freed when nobody holds them.
+def gc_paused() -> Iterator[None]:
+    """Pause garbage collection while transforming: documents are trees, freed by reference counting.
 
-    Searching them costs a tenth of the time. It is taken up again where the document is gone already, otherwise
-    all of it would be searched at once.
-
-    >>> with resting():
+    >>> with gc_paused():
     ...     gc.isenabled()
     False
     """
-    searching = gc.isenabled()
+    was_enabled = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
-        if searching:
+        if was_enabled:
             gc.enable()

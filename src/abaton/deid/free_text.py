@@ -1,12 +1,11 @@
-"""Scrubbing free text: the subject's own names and numbers are blacked out, and ways to reach one.
+"""Redaction of free text: names and numbers of the document's persons, and contact details, are removed.
 
-This is the weakest method: a text may name a neighbour or a village. It is never a default; a study must
-ask for it.
+This is the weakest method, since a text may name a neighbour or a village. It is not part of any preset; a study
+must configure it.
 
-Letters as names are compared, from a table of our own, so that every computer and every Python gives the same.
-
-The table (``letters.txt``) names its version of Unicode. It takes accents, ligatures, wide forms, capitals and
-invisible signs away, writes all digits as 0 to 9, and makes one letter of those that look alike: a Cyrillic а is an a.
+Names are folded with a versioned table (``text_folding.txt``) instead of `unicodedata`, so that browser and server
+redact the same words under different Python versions. The table removes accents, ligatures, wide forms, capitals and
+invisible characters, writes all digits as 0 to 9, and folds look-alikes to one letter: a Cyrillic а is an a.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
-from abaton.deid.context import Handler, Node, Scope
+from abaton.deid.context import ElementPosition, Handler, TransformContext
 from abaton.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -32,45 +31,49 @@ _L, _V, _T = 0x1100, 0x1161, 0x11A7
 
 
 class _Folding(dict[int, str]):
-    """What becomes of each sign; Hangul is taken apart by the rule of the standard."""
+    """Folded form of each character; Hangul syllables are decomposed by the rule of the Unicode standard."""
 
     def __missing__(self, point: int) -> str:
-        place = point - _HANGUL
-        if not 0 <= place < _SYLLABLES:
+        syllable = point - _HANGUL
+        if not 0 <= syllable < _SYLLABLES:
             return chr(point)
-        last = place % 28
-        made = chr(_L + place // 588) + chr(_V + place % 588 // 28)
-        return made + chr(_T + last) if last else made
+        last = syllable % 28
+        folded = chr(_L + syllable // 588) + chr(_V + syllable % 588 // 28)
+        return folded + chr(_T + last) if last else folded
 
 
 @cache
 def _table() -> tuple[str, frozenset[str], str, _Folding]:
     text = files("abaton.deid").joinpath("text_folding.txt").read_text(encoding="ascii")
-    version, invisible, parting, *groups = (line.partition(" ") for line in text.splitlines())
+    version, invisible, separators, *groups = (line.partition(" ") for line in text.splitlines())
     folding = _Folding()
-    for made, _, points in groups:
-        sign = "" if made == "-" else "".join(chr(int(each, 16)) for each in made.split("."))
-        folding.update(dict.fromkeys(_points(points), sign))
-    hidden = frozenset(chr(point) for point in _points(invisible[2]))
-    return version[2], hidden, _class(parting[2]), folding
+    for code_points, _, points in groups:
+        folded = (
+            ""
+            if code_points == "-"
+            else "".join(chr(int(code_point, 16)) for code_point in code_points.split("."))
+        )
+        folding.update(dict.fromkeys(_points(points), folded))
+    invisible_characters = frozenset(chr(point) for point in _points(invisible[2]))
+    return version[2], invisible_characters, _character_class(separators[2]), folding
 
 
 def _points(ranges: str) -> list[int]:
-    made: list[int] = []
-    for each in ranges.split():
-        first, _, last = each.partition("-")
-        made += range(int(first, 16), int(last or first, 16) + 1)
-    return made
+    points: list[int] = []
+    for range_text in ranges.split():
+        first, _, last = range_text.partition("-")
+        points += range(int(first, 16), int(last or first, 16) + 1)
+    return points
 
 
-def _class(ranges: str) -> str:
-    """Ranges as a class of a pattern."""
-    pairs = (each.partition("-") for each in ranges.split())
+def _character_class(ranges: str) -> str:
+    """Return ranges of characters as a character class of a regular expression, to search free text."""
+    pairs = (range_text.partition("-") for range_text in ranges.split())
     return "".join(f"\\U{int(first, 16):08x}-\\U{int(last or first, 16):08x}" for first, _, last in pairs)
 
 
 def version() -> str:
-    """Which tables these are.
+    """Return the version of the folding table of free text (names, look-alike characters).
 
     >>> version()
     '14.0.0 look-alikes 1'
@@ -78,88 +81,88 @@ def version() -> str:
     return _table()[0]
 
 
-def folded(text: str) -> str:
-    """A text as names are compared.
+def fold(text: str) -> str:
+    """Return a free text folded as names are compared: without case and accents.
 
-    >>> folded("MÜLLER") == folded("mu\u0308ller") == folded("Mu\u00adller") == folded("Мüller")
+    >>> fold("MÜLLER") == fold("mu\u0308ller") == fold("Mu\u00adller") == fold("Мüller")
     True
     """
     return text.translate(_table()[3])
 
 
-def placed(text: str) -> tuple[str, list[int]]:
-    """A text as names are compared, and for each of its signs the place of the one it was made of.
+def fold_with_positions(text: str) -> tuple[str, list[int]]:
+    """Return the folded free text, and for each of its characters the position of the original one.
 
-    >>> placed("Ｊß!")
+    >>> fold_with_positions("Ｊß!")
     ('jss!', [0, 1, 1, 2])
     """
-    folding, made, places = _table()[3], [], []
-    for place, sign in enumerate(text):
-        plain = folding[ord(sign)]
-        made.append(plain)
-        places += [place] * len(plain)
-    return "".join(made), places
+    folding, folded_characters, positions = _table()[3], [], []
+    for position, character in enumerate(text):
+        folded = folding[ord(character)]
+        folded_characters.append(folded)
+        positions += [position] * len(folded)
+    return "".join(folded_characters), positions
 
 
 def without_invisible(text: str) -> str:
-    """A text without the signs that nobody sees, in which anything could be written.
+    """Return a free text without invisible characters, which could encode other text.
 
     >>> without_invisible("a\u200bb")
     'ab'
     """
-    hidden = _table()[1]
-    return "".join(sign for sign in text if sign not in hidden)
+    invisible = _table()[1]
+    return "".join(sign for sign in text if sign not in invisible)
 
 
 @cache
-def words() -> re.Pattern[str]:
-    """Finds the words of a folded text; a word may have an apostrophe or a hyphen in it.
+def word_pattern() -> re.Pattern[str]:
+    """Return the pattern of the words of a folded free text; a word may contain an apostrophe or a hyphen.
 
-    >>> words().findall("o'neill, 47 smith-jones")
+    >>> word_pattern().findall("o'neill, 47 smith-jones")
     ["o'neill", '47', 'smith-jones']
     """
     one = f"[^{_table()[2]}]+"
     return re.compile(f"{one}(?:['’-]{one})*")
 
 
-BLACK = "[…]"
+REDACTION_MARK = "[…]"
 # On folded text: no capitals, and all digits are 0 to 9.
 _PATTERNS = re.compile(
     r"[^\s@<>(),;:]+@[^\s@<>(),;:]+\.[^\s@<>(),;:.]+"  # mail
     r"|(?:https?|ftp)://\S+|www\.\S+|urn:\S+"  # addresses
-    r"|\S*%[0-9a-f]{2}\S*"  # what is written as in an address
+    r"|\S*%[0-9a-f]{2}\S*"  # percent-encoded text
     r"|(?<![0-9a-z])[0-9]{4}-[0-9]{2}(?:-[0-9]{2})?(?:t[0-9:.]+(?:z|[+-][0-9]{2}:?[0-9]{2})?)?"  # dates
     r"|(?<![0-9a-z])[0-9]{1,2}[./-][0-9]{1,2}[./-][0-9]{2,4}(?![0-9a-z])"
     r"|\+?\(?[0-9](?:[\s()./-]?[0-9]){5,}"  # telephone, insurance and record numbers
     r"|(?<![0-9a-z])[a-z0-9+/]{24,}={0,2}"  # encoded content
 )
 _ENCODED = re.compile(r"[A-Za-z0-9+/_-]{6,}={0,2}")
-_NAMED = ("name", "telecom", "address", "identifier", "birthDate", "contact", "id")
-_TOLD = ("valueString", "valueAddress", "valueHumanName", "valueContactPoint", "valueIdentifier")
+_IDENTIFYING_ELEMENTS = ("name", "telecom", "address", "identifier", "birthDate", "contact", "id")
+_NAME_VALUES = ("valueString", "valueAddress", "valueHumanName", "valueContactPoint", "valueIdentifier")
 _JOINT = re.compile(r"['’-]")
-_SHORTEST, _LONG = 2, 4
-# Once capitals are gone, an I for an l, a 1 for either and a 0 for an o are still to be seen through.
-_TWINS = str.maketrans("l10", "iio")
-_PERSONS = frozenset({"Patient", "RelatedPerson", "Person", "Practitioner"})
+_MIN_TERM, _MIN_PREFIX = 2, 4
+# Look-alikes that remain after folding: I or 1 for l, 0 for o.
+_LOOKALIKES = str.maketrans("l10", "iio")
+_PERSON_TYPES = frozenset({"Patient", "RelatedPerson", "Person", "Practitioner"})
 
 
-def words_of(document: dict[str, Any]) -> frozenset[str]:
-    """Every word and number that the persons of a document are known by, folded."""
-    found: set[str] = set()
+def person_terms(document: dict[str, Any]) -> frozenset[str]:
+    """Return the folded words and numbers that identify a document's persons, to redact in free text."""
+    terms: set[str] = set()
     for text in _texts_about_people(document):
-        for word in words().findall(folded(text)):
-            parts = [word, *(part for part in _JOINT.split(word) if len(part) > _SHORTEST)]
-            found.update(part for part in parts if len(part) >= _SHORTEST)
-            found.update(_twin(part) for part in parts if len(part) >= _LONG)
-    return frozenset(found)
+        for word in word_pattern().findall(fold(text)):
+            parts = [word, *(part for part in _JOINT.split(word) if len(part) > _MIN_TERM)]
+            terms.update(part for part in parts if len(part) >= _MIN_TERM)
+            terms.update(_fold_lookalikes(part) for part in parts if len(part) >= _MIN_PREFIX)
+    return frozenset(terms)
 
 
 def _texts_about_people(node: Any) -> Iterator[str]:
     if isinstance(node, dict):
         if _is_person(node.get("resourceType")):
-            for name in _NAMED:
+            for name in _IDENTIFYING_ELEMENTS:
                 yield from _texts(node.get(name))
-            yield from _told(node.get("extension"))
+            yield from _extension_values(node.get("extension"))
         elif _points_at_person(node):
             yield from _texts(node.get("display"))
         for child in node.values():
@@ -169,25 +172,25 @@ def _texts_about_people(node: Any) -> Iterator[str]:
             yield from _texts_about_people(child)
 
 
-def _is_person(kind: Any) -> bool:
-    return isinstance(kind, str) and kind in _PERSONS
+def _is_person(resource_type: Any) -> bool:
+    return isinstance(resource_type, str) and resource_type in _PERSON_TYPES
 
 
 def _points_at_person(node: dict[str, Any]) -> bool:
     if "display" not in node:
         return False
     reference = node.get("reference")
-    kinds = re.split(r"[/?]", reference) if isinstance(reference, str) else []
-    return _is_person(node.get("type")) or any(_is_person(kind) for kind in kinds)
+    path_parts = re.split(r"[/?]", reference) if isinstance(reference, str) else []
+    return _is_person(node.get("type")) or any(_is_person(part) for part in path_parts)
 
 
-def _told(extensions: Any) -> Iterator[str]:
-    """Names in extensions: a mother's maiden name, a place of birth."""
-    for each in extensions if isinstance(extensions, list) else ():
-        if isinstance(each, dict):
-            for name in _TOLD:
-                yield from _texts(each.get(name))
-            yield from _told(each.get("extension"))
+def _extension_values(extensions: Any) -> Iterator[str]:
+    """Yield names in extensions, to redact in free text: a mother's maiden name, a place of birth."""
+    for extension in extensions if isinstance(extensions, list) else ():
+        if isinstance(extension, dict):
+            for name in _NAME_VALUES:
+                yield from _texts(extension.get(name))
+            yield from _extension_values(extension.get("extension"))
 
 
 def _texts(node: Any) -> Iterator[str]:
@@ -202,80 +205,81 @@ def _texts(node: Any) -> Iterator[str]:
             yield from _texts(child)
 
 
-def black_out(text: str, known: frozenset[str]) -> str:
-    """A text without the given words and without anything that looks like an address or a number of a person.
+def redact_text(text: str, known: frozenset[str]) -> str:
+    """Redact a free text: remove the given words and what looks like an address or a personal number.
 
-    >>> black_out("Mr Smith, call 050 315 3711", frozenset({"smith"}))
+    >>> redact_text("Mr Smith, call 050 315 3711", frozenset({"smith"}))
     'Mr […], call […]'
     """
-    plain = without_invisible(html.unescape(text))
-    seen, places = placed(plain)
+    unescaped = without_invisible(html.unescape(text))
+    folded_text, positions = fold_with_positions(unescaped)
     spans = [
-        (places[match.start()], places[match.end() - 1] + 1)
-        for match in _PATTERNS.finditer(seen)
+        (positions[match.start()], positions[match.end() - 1] + 1)
+        for match in _PATTERNS.finditer(folded_text)
         if match.end() > match.start()
     ]
-    spans += [match.span() for match in _ENCODED.finditer(plain) if _hides(match[0], known)]
+    spans += [match.span() for match in _ENCODED.finditer(unescaped) if _is_encoded_term(match[0], known)]
     spans += [
-        (places[match.start()], places[match.end() - 1] + 1)
-        for match in words().finditer(seen)
-        if _known(match[0], known)
+        (positions[match.start()], positions[match.end() - 1] + 1)
+        for match in word_pattern().finditer(folded_text)
+        if _is_known(match[0], known)
     ]
-    return _blacked(plain, sorted(spans))
+    return _apply_redactions(unescaped, sorted(spans))
 
 
-def _blacked(text: str, spans: list[tuple[int, int]]) -> str:
-    made, done = [], 0
+def _apply_redactions(text: str, spans: list[tuple[int, int]]) -> str:
+    pieces, done = [], 0
     for start, end in spans:
         if start >= done:
-            made += [text[done:start], BLACK]
+            pieces += [text[done:start], REDACTION_MARK]
         if end > done:
-            # An accent that is written as a sign of its own belongs to the letter before it.
+            # A combining accent belongs to the letter before it.
             done = end
-            while done < len(text) and not folded(text[done]):
+            while done < len(text) and not fold(text[done]):
                 done += 1
-    return "".join(made) + text[done:]
+    return "".join(pieces) + text[done:]
 
 
-def _twin(word: str) -> str:
-    """A word as it looks at a glance; a number stays one."""
-    return word if word.isascii() and word.isdecimal() else word.translate(_TWINS)
+def _fold_lookalikes(word: str) -> str:
+    """Return a word of free text with folded look-alike characters; numbers do not change."""
+    return word if word.isascii() and word.isdecimal() else word.translate(_LOOKALIKES)
 
 
-def _known(word: str, known: frozenset[str]) -> bool:
+def _is_known(word: str, known: frozenset[str]) -> bool:
     parts = [word, *_JOINT.split(word)]
-    parts += [_twin(part) for part in parts if len(part) >= _LONG]
+    parts += [_fold_lookalikes(part) for part in parts if len(part) >= _MIN_PREFIX]
     if any(part in known for part in parts):
         return True
-    # Smiths, Smithsche: a name with an ending. Better a word too many than a name.
-    return any(part[:n] in known for part in parts for n in range(_LONG, len(part)))
+    # Smiths, Smithsche: a name with an ending. Redacting too much is preferred.
+    return any(part[:n] in known for part in parts for n in range(_MIN_PREFIX, len(part)))
 
 
-def _hides(text: str, known: frozenset[str]) -> bool:
-    """Whether a text is a known word in base64."""
+def _is_encoded_term(text: str, known: frozenset[str]) -> bool:
+    """Return whether a part of a free text is a known word in base64."""
     body = text.rstrip("=").replace("-", "+").replace("_", "/")
     try:
         inner = base64.b64decode(body + "=" * (-len(body) % 4)).decode()
     except (binascii.Error, UnicodeDecodeError):
         return False
-    return any(_known(word, known) for word in words().findall(folded(inner)))
+    return any(_is_known(word, known) for word in word_pattern().findall(fold(inner)))
 
 
-def scrub(_: Settings, node: Node) -> Handler:
-    """Keep a text without the persons' own names and numbers; without known persons, drop it."""
+def scrub(_: Settings, node: ElementPosition) -> Handler:
+    """Keep a free text with the persons' names and numbers redacted; drop it if no person is known."""
     if node.type not in ("string", "markdown"):
         raise SettingsError(
-            f"the method 'scrub' cannot be used on {node.path}: it is not a text", remedy="correct the rule"
+            f"the method 'scrub' does not apply to {node.path}, which is not a text",
+            remedy="correct the rule",
         )
 
-    def run(value: Any, scope: Scope) -> Any:
+    def run(value: Any, context: TransformContext) -> Any:
         if value.__class__ is not str:
-            return scope.drop(node, "malformed")
-        if scope.ours:
+            return context.drop(node, "malformed")
+        if context.is_deidentified:
             return value
-        known = scope.document.words(scope)
+        known = context.document.person_terms(context)
         if not known:
-            return scope.drop(node, "scrub without a known person")
-        return black_out(value, known)
+            return context.drop(node, "scrub without a known person")
+        return redact_text(value, known)
 
     return run

@@ -1,7 +1,7 @@
-"""The mapping table in a file of its own: which subject has which identity in which study.
+"""Mapping table: the pseudonym of each subject in each study, in a separate file.
 
-It is the one file that can undo pseudonymisation. It belongs to the data controller, never beside the
-exported data; governance keeps it sealed. Several processes may write it.
+It is the only file that can reverse pseudonymisation. It belongs to the data controller and must not be stored with
+the exported data; the governance package stores it in the vault. Several processes may write it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from abaton.errors import SettingsError
 
 @dataclass(frozen=True, slots=True)
 class MappingRow:
-    """One line of the mapping table: which subject has which new identity in which study."""
+    """One row of the mapping table: the pseudonym of a subject in a study."""
 
     study: str
     tag: str
@@ -24,21 +24,21 @@ class MappingRow:
     subject: str
 
     def __repr__(self) -> str:
-        return "MappingRow(…)"  # holds an identity: never shown
+        return "MappingRow(…)"  # contains an identity
 
 
 class MappingSink(Protocol):
-    """Where mapping rows go; governance keeps them sealed, apart from the data."""
+    """Store of mapping rows, separate from the data."""
 
     def find(self, study: str, tag: str) -> str | None:
-        """The new identity already given to a subject, if any."""
+        """Return the pseudonym of a subject that the mapping table has stored, or None."""
 
     def add(self, row: MappingRow) -> str:
-        """Keep a row and return the identity that counts: an earlier one for the same subject wins."""
+        """Store a row of the mapping table; return the valid pseudonym: an earlier one has precedence."""
 
 
 class MemoryMapping:
-    """A mapping table that lives only as long as the process.
+    """Mapping table in memory.
 
     >>> table = MemoryMapping()
     >>> table.add(MappingRow("s", "tag", "NEW", "old")), table.add(MappingRow("s", "tag", "LATER", "old"))
@@ -49,12 +49,12 @@ class MemoryMapping:
         self.rows: dict[tuple[str, str], MappingRow] = {}
 
     def find(self, study: str, tag: str) -> str | None:
-        """The new identity already given to a subject, if any."""
+        """Return the pseudonym of a subject in the mapping table in memory, or None."""
         row = self.rows.get((study, tag))
         return None if row is None else row.pseudonym
 
     def add(self, row: MappingRow) -> str:
-        """Keep a row unless the subject has one already."""
+        """Store a row of the mapping table in memory unless the subject has one; return the valid pseudonym."""
         return self.rows.setdefault((row.study, row.tag), row).pseudonym
 
 
@@ -63,11 +63,11 @@ _TABLE = (
     "PRIMARY KEY (study, tag)) WITHOUT ROWID"
 )
 _VERSION = 2
-"""2: subjects are found by keyed BLAKE2b. Tables of version 1 would find nobody and name everybody anew."""
+"""2: subjects are identified by keyed BLAKE2b; tables of version 1 would assign new pseudonyms."""
 
 
 class MappingFile:
-    """A mapping table that several processes can write to; a subject's first identity stays."""
+    """Mapping table in a SQLite file that several processes can write; a subject's first pseudonym is kept."""
 
     def __init__(self, path: Path) -> None:
         path.touch(mode=0o600, exist_ok=True)
@@ -76,29 +76,29 @@ class MappingFile:
         (version,) = self._connection.execute("PRAGMA user_version").fetchone()
         if version != _VERSION and self._connection.execute("SELECT 1 FROM mapping LIMIT 1").fetchone():
             raise SettingsError(
-                f"the mapping table is of version {max(version, 1)}; this is version {_VERSION}",
+                f"the mapping table has version {max(version, 1)}, expected {_VERSION}",
                 where=str(path),
-                remedy="go on with the version of Abaton that made it, or begin a new table",
+                remedy="use the version of Abaton that wrote it, or start a new table",
             )
         self._connection.execute(f"PRAGMA user_version = {_VERSION}")
 
     def find(self, study: str, tag: str) -> str | None:
-        """The new identity already given to a subject, if any."""
+        """Return the pseudonym of a subject in the mapping table's file, or None."""
         row = self._connection.execute(
             "SELECT pseudonym FROM mapping WHERE study = ? AND tag = ?", (study, tag)
         ).fetchone()
         return None if row is None else str(row[0])
 
     def add(self, row: MappingRow) -> str:
-        """Keep a row unless the subject has one, and return the identity that counts."""
+        """Store a row in the mapping table's file unless the subject has one; return the valid pseudonym."""
         self._connection.execute(
             "INSERT OR IGNORE INTO mapping VALUES (?, ?, ?, ?)",
             (row.study, row.tag, row.pseudonym, row.subject),
         )
-        kept = self.find(row.study, row.tag)
-        assert kept is not None
-        return kept
+        existing = self.find(row.study, row.tag)
+        assert existing is not None
+        return existing
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the file of the mapping table."""
         self._connection.close()

@@ -1,7 +1,6 @@
-"""Need to know: the study's list decides which resources and which of their elements go on to the rules.
+"""Data minimisation: a study's data requirements select resources and elements before the rules apply.
 
-What the list does not ask for never reaches them. Elements that R4 requires stay, and so does the reference
-to the subject, without which a value belongs to nobody.
+Elements that R4 requires are kept, and so is the reference to the subject.
 """
 
 from __future__ import annotations
@@ -9,15 +8,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from abaton.deid.context import Notes
-from abaton.deid.settings import CodeFilter, DateFilter, Function, Need, Want
+from abaton.deid.context import TransformLog
+from abaton.deid.settings import CodeFilter, DataRequest, DataRequirement, DateFilter, RequirementPurpose
 from abaton.errors import SettingsError
-from abaton.fhir.elements import children, resources, table
-from abaton.fhir.partial_dates import overlap
-from abaton.fhir.versions import refuse, signs
+from abaton.fhir.elements import child_elements, element_table, resource_types
+from abaton.fhir.partial_dates import periods_overlap
+from abaton.fhir.versions import foreign_elements, refuse_version
 
-_ALWAYS = frozenset({"resourceType", "id", "meta", "identifier", "subject", "patient", "modifierExtension"})
-_WHEN = [
+_ALWAYS_KEPT = frozenset(
+    {"resourceType", "id", "meta", "identifier", "subject", "patient", "modifierExtension"}
+)
+_DATE_ELEMENTS = [
     "effectiveDateTime",
     "effectivePeriod",
     "effectiveInstant",
@@ -42,129 +43,142 @@ _WHEN = [
 
 
 class Minimiser:
-    """A study's list, ready to be asked about resources.
+    """Data requirements of a study, prepared for matching resources.
 
-    >>> from abaton.deid.settings import Want
-    >>> chosen = Minimiser(Need("heart", (Want("Patient", Function.ELEMENT, ("gender",)),)))
+    >>> from abaton.deid.settings import DataRequirement
+    >>> requirement = DataRequirement("Patient", RequirementPurpose.ELEMENT, ("gender",))
+    >>> minimiser = Minimiser(DataRequest("heart", (requirement,)))
     >>> patient = {"resourceType": "Patient", "id": "1", "gender": "male", "birthDate": "1950-01-01"}
-    >>> sorted(chosen.part(patient, "Patient", Notes()) or {})
+    >>> sorted(minimiser.select_elements(patient, "Patient", TransformLog()) or {})
     ['gender', 'id', 'resourceType']
     """
 
-    def __init__(self, need: Need) -> None:
-        self.need = need
-        self._wants: dict[str, list[tuple[str, Want]]] = {}
-        self._asked: dict[str, frozenset[str]] = {}
-        for number, want in enumerate(need.wants, 1):
-            if want.type not in resources():
+    def __init__(self, request: DataRequest) -> None:
+        self.request = request
+        self._requirements_by_type: dict[str, list[tuple[str, DataRequirement]]] = {}
+        self._elements_by_name: dict[str, frozenset[str]] = {}
+        for number, requirement in enumerate(request.requirements, 1):
+            if requirement.type not in resource_types():
                 raise SettingsError(
-                    f"line {number} of the study's list asks for an unknown resource type",
+                    f"data requirement {number} has the unknown resource type '{requirement.type}'",
                     remedy="use the name of an R4 resource type",
                 )
-            _check(number, want)
-            name = f"{number} {want.type}"
-            self._wants.setdefault(want.type, []).append((name, want))
-            self._asked[name] = frozenset(_elements(want.type, want))
+            _check_requirement(number, requirement)
+            name = f"{number} {requirement.type}"
+            self._requirements_by_type.setdefault(requirement.type, []).append((name, requirement))
+            self._elements_by_name[name] = frozenset(_elements(requirement.type, requirement))
 
-    def matching(self, raw: dict[str, Any], kind: str) -> list[tuple[str, Want]]:
-        """The lines of the list that a resource answers, each with its name."""
-        return [(name, want) for name, want in self._wants.get(kind, ()) if answers(raw, want)]
+    def matching_requirements(
+        self, raw: dict[str, Any], resource_type: str
+    ) -> list[tuple[str, DataRequirement]]:
+        """Return the data requirements that a resource matches in data minimisation, each with its name."""
+        return [
+            (name, requirement)
+            for name, requirement in self._requirements_by_type.get(resource_type, ())
+            if matches_filters(raw, requirement)
+        ]
 
-    def part(self, raw: dict[str, Any], kind: str, notes: Notes) -> dict[str, Any] | None:
-        """The part of a resource that the study needs, or nothing."""
-        if not self.need.wants:
+    def select_elements(
+        self, raw: dict[str, Any], resource_type: str, log: TransformLog
+    ) -> dict[str, Any] | None:
+        """Minimise a resource to the elements that the study's data requirements select, or None."""
+        if not self.request.requirements:
             return raw
-        # Before anything is left out: what shows another version may be what the study does not need.
-        for name, version, form in signs(kind):
-            if name in raw and (form is None or raw[name].__class__ is form):
-                refuse(version)
-        wanted: set[str] = set()
-        for name, want in self.matching(raw, kind):
-            if want.function is Function.DATA:
+        # Before elements are dropped: the element that reveals another version may not be required.
+        for name, version, json_type in foreign_elements(resource_type):
+            if name in raw and (json_type is None or raw[name].__class__ is json_type):
+                refuse_version(version)
+        required: set[str] = set()
+        for name, requirement in self.matching_requirements(raw, resource_type):
+            if requirement.purpose is RequirementPurpose.DATA:
                 return raw
-            if want.function in (Function.ELEMENT, Function.SUMMARY):
-                wanted |= self._asked[name]
-        if not wanted:
+            if requirement.purpose in (RequirementPurpose.ELEMENT, RequirementPurpose.SUMMARY):
+                required |= self._elements_by_name[name]
+        if not required:
             return None
-        fields = table()[kind]
-        made = {}
+        fields = element_table()[resource_type]
+        minimised = {}
         for key, value in raw.items():
-            if key in wanted or key.removeprefix("_") in wanted:
-                made[key] = value
+            if key in required or key.removeprefix("_") in required:
+                minimised[key] = value
             else:
-                known = key.removeprefix("_") in fields
-                place = f"{kind}.{key}" if known else f"{kind}.(unknown)"
-                notes.drops.append((place, "not needed by the study"))
-        return made
+                is_known = key.removeprefix("_") in fields
+                path = f"{resource_type}.{key}" if is_known else f"{resource_type}.(unknown)"
+                log.drops.append((path, "not needed by the study"))
+        return minimised
 
 
-def _check(number: int, want: Want) -> None:
-    fields = table()[want.type]
-    for name in want.elements if want.function is Function.ELEMENT else ():
-        if not children(fields, name.partition(".")[0]):
+def _check_requirement(number: int, requirement: DataRequirement) -> None:
+    fields = element_table()[requirement.type]
+    for name in requirement.elements if requirement.purpose is RequirementPurpose.ELEMENT else ():
+        if not child_elements(fields, name.partition(".")[0]):
             raise SettingsError(
-                f"line {number} of the study's list asks for an element that {want.type} does not have",
+                f"data requirement {number} has an element '{name}', which {requirement.type} does not have",
                 remedy="use an element of that resource type",
             )
 
 
-def _elements(kind: str, want: Want) -> set[str]:
-    fields = table()[kind]
-    wanted = set(_ALWAYS) | {element.name for element in fields.values() if element.required}
-    if want.function is Function.SUMMARY:
-        return wanted | {element.name for element in fields.values() if element.summary}
-    for name in want.elements:
-        wanted.update(element.name for element in children(fields, name.partition(".")[0]))
-    return wanted
+def _elements(resource_type: str, requirement: DataRequirement) -> set[str]:
+    fields = element_table()[resource_type]
+    required = set(_ALWAYS_KEPT) | {element.name for element in fields.values() if element.is_required}
+    if requirement.purpose is RequirementPurpose.SUMMARY:
+        return required | {element.name for element in fields.values() if element.in_summary}
+    for name in requirement.elements:
+        required.update(element.name for element in child_elements(fields, name.partition(".")[0]))
+    return required
 
 
-def passing(kind: str, wants: Iterable[Want]) -> frozenset[str]:
-    """The elements of a resource type that a study's list lets through; none if it does not ask for the type.
+def required_elements(resource_type: str, requirements: Iterable[DataRequirement]) -> frozenset[str]:
+    """Return the elements of a resource type that remain after data minimisation.
 
-    >>> sorted(passing("Patient", [Want("Patient", Function.ELEMENT, ("gender",))]) - _ALWAYS)
+    >>> requirement = DataRequirement("Patient", RequirementPurpose.ELEMENT, ("gender",))
+    >>> sorted(required_elements("Patient", [requirement]) - _ALWAYS_KEPT)
     ['gender']
     """
-    wanted: set[str] = set()
-    for want in wants:
-        if want.function is Function.AGE_FROM_DATE and kind == "Observation":
-            wanted |= _ALWAYS | {"status", "code", "valueQuantity"}  # the age itself is an observation
-        elif want.type == kind and want.function is Function.DATA:
-            wanted |= set(table()[kind])
-        elif want.type == kind and want.function in (Function.ELEMENT, Function.SUMMARY):
-            wanted |= _elements(kind, want)
-    return frozenset(wanted)
+    required: set[str] = set()
+    for requirement in requirements:
+        if requirement.purpose is RequirementPurpose.AGE_FROM_DATE and resource_type == "Observation":
+            required |= _ALWAYS_KEPT | {"status", "code", "valueQuantity"}  # the age is an Observation
+        elif requirement.type == resource_type and requirement.purpose is RequirementPurpose.DATA:
+            required |= set(element_table()[resource_type])
+        elif requirement.type == resource_type and requirement.purpose in (
+            RequirementPurpose.ELEMENT,
+            RequirementPurpose.SUMMARY,
+        ):
+            required |= _elements(resource_type, requirement)
+    return frozenset(required)
 
 
-def answers(raw: dict[str, Any], want: Want) -> bool:
-    """Whether a resource passes all filters of a line.
+def matches_filters(raw: dict[str, Any], requirement: DataRequirement) -> bool:
+    """Return whether minimisation keeps a resource: it passes all filters of a data requirement.
 
-    >>> answers({"gender": "male"}, Want("Patient"))
+    >>> matches_filters({"gender": "male"}, DataRequirement("Patient"))
     True
     """
-    return all(_has_code(raw, each) for each in want.codes) and all(
-        _in_time(raw, each) for each in want.dates
+    return all(_has_code(raw, code_filter) for code_filter in requirement.codes) and all(
+        _is_in_period(raw, date_filter) for date_filter in requirement.dates
     )
 
 
-def _at(node: Any, names: list[str]) -> Iterator[Any]:
+def _values_at(node: Any, names: list[str]) -> Iterator[Any]:
     if isinstance(node, list):
-        for each in node:
-            yield from _at(each, names)
+        for item in node:
+            yield from _values_at(item, names)
     elif not names:
         yield node
     elif isinstance(node, dict):
-        head, rest = names[0].removesuffix("[x]"), names[1:]
+        name, remaining = names[0].removesuffix("[x]"), names[1:]
         for key, child in node.items():
-            if key == head or (key.startswith(head) and key[len(head) : len(head) + 1].isupper()):
-                yield from _at(child, rest)
+            if key == name or (key.startswith(name) and key[len(name) : len(name) + 1].isupper()):
+                yield from _values_at(child, remaining)
 
 
-def _has_code(raw: dict[str, Any], wanted: CodeFilter) -> bool:
+def _has_code(raw: dict[str, Any], required: CodeFilter) -> bool:
     return any(
-        each.means(system, code)
-        for node in _at(raw, wanted.path.split("."))
+        pattern.matches(system, code)
+        for node in _values_at(raw, required.path.split("."))
         for system, code in _codes(node)
-        for each in wanted.codes
+        for pattern in required.codes
     )
 
 
@@ -173,28 +187,28 @@ def _codes(node: Any) -> Iterator[tuple[str, str]]:
         yield "", node
     elif isinstance(node, dict):
         coding = node.get("coding", [node])
-        for each in coding if isinstance(coding, list) else ():
-            if isinstance(each, dict):
-                yield str(each.get("system", "")), str(each.get("code", ""))
+        for item in coding if isinstance(coding, list) else ():
+            if isinstance(item, dict):
+                yield str(item.get("system", "")), str(item.get("code", ""))
 
 
-def _in_time(raw: dict[str, Any], wanted: DateFilter) -> bool:
-    paths = [wanted.path] if wanted.path else _WHEN
+def _is_in_period(raw: dict[str, Any], required: DateFilter) -> bool:
+    paths = [required.path] if required.path else _DATE_ELEMENTS
     for path in paths:
-        for start, end in _times(raw, path):
-            if overlap(start, end, wanted.start, wanted.end):
+        for start, end in _periods(raw, path):
+            if periods_overlap(start, end, required.start, required.end):
                 return True
     return False
 
 
-def _times(raw: dict[str, Any], path: str) -> Iterator[tuple[str, str]]:
-    # A filter on effectivePeriod also means effectiveDateTime: the study asks when, not in which form.
+def _periods(raw: dict[str, Any], path: str) -> Iterator[tuple[str, str]]:
+    # A filter on effectivePeriod also applies to effectiveDateTime.
     names = path.split(".")
     for suffix in ("Period", "DateTime", "Date", "Instant"):
         if names[-1].endswith(suffix) and names[-1] != suffix:
             names[-1] = names[-1].removesuffix(suffix)
             break
-    for node in _at(raw, names):
+    for node in _values_at(raw, names):
         if isinstance(node, str):
             yield node, node
         elif isinstance(node, dict):

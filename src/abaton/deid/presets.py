@@ -1,16 +1,22 @@
-"""The rule tables that ship with Abaton: its own, and one that gives what the paper prints.
+"""Built-in rule tables: the default, and one with the output of the paper.
 
-Read a table from top to bottom: the first line that finds an element decides. Types without a line are
-walked into; plain values without a line are dropped and counted.
+The first matching rule of a table applies. Elements of complex types without a rule are
+processed element by element; primitive values without a rule are dropped and counted.
 """
 
 from __future__ import annotations
 
-from abaton.deid.settings import Allowed, Dates, Deidentification, Preset, Rule
 from abaton.deid.rules import read_table
+from abaton.deid.settings import (
+    DateHandling,
+    DeidentificationRule,
+    DeidentificationSettings,
+    RuleOptIn,
+    RulePreset,
+)
 
 _PERSONS = """
-# People: what identifies them directly goes, a valid stand-in stays where profiles demand one.
+# Persons: direct identifiers are removed; a valid replacement remains where profiles require one.
 Patient.name                                substitute value=[{"family":"Anonymous"}]
 Practitioner.name                           substitute value=[{"family":"Anonymous"}]
 Patient.birthDate                           generalise to=year cap=89
@@ -40,8 +46,8 @@ nodesByType('ContactPoint')                 redact
 nodesByType('ContactDetail')                redact
 nodesByType('Contributor')                  redact
 """
-_PLACES = """
-# Places and stays
+_PLACE_RULES = """
+# Locations and encounters
 nodesByType('Address')                      redact
 Location.position                           redact
 Encounter.participant                       redact
@@ -66,7 +72,7 @@ nodesByType('Attachment')                   mask
 nodesByType('Identifier')                   redact
 """
 _STRUCTURE = """
-# Names inside a document that link its parts
+# Identifiers that link parts of a document
 Questionnaire.item.linkId                   pseudonymise
 Questionnaire.item.enableWhen.question      pseudonymise
 QuestionnaireResponse.item.linkId           pseudonymise
@@ -75,7 +81,7 @@ ImagingStudy.series.instance.uid            pseudonymise
 nodesByType('Reference')                    remap
 """
 _VALUES = """
-# What research needs: codes, numbers no longer than a count, coarse time
+# Values for research: codes, short numbers, coarse dates
 nodesByType('Coding')                       terminology
 nodesByType('code')                         terminology
 nodesByType('Quantity')                     measure cap=89 digits=6
@@ -90,23 +96,23 @@ nodesByType('unsignedInt')                  keep digits=6
 nodesByType('decimal')                      keep digits=6
 """
 _TIME = {
-    Dates.YEAR: """
+    DateHandling.YEAR: """
 nodesByType('date')                         generalise to=year cap=89
 nodesByType('dateTime')                     generalise to=year cap=89
 nodesByType('instant')                      generalise to=year cap=89
 """,
-    Dates.SHIFT: """
+    DateHandling.SHIFT: """
 nodesByType('date')                         shift
 nodesByType('dateTime')                     shift
 nodesByType('instant')                      shift
 """,
-    Dates.REMOVE: """
+    DateHandling.REMOVE: """
 nodesByType('date')                         redact
 nodesByType('dateTime')                     redact
 nodesByType('instant')                      redact
 """,
 }
-# The paper keeps the words beside codes and units; everything else of the table stays in force.
+# The paper keeps displays and unit texts; all other rules of the table apply.
 _PAPER = """
 nodesByType('CodeableConcept').text         keep
 nodesByType('Coding').system                keep
@@ -121,27 +127,27 @@ _US = "http://hl7.org/fhir/us/core/StructureDefinition/us-core-"
 
 
 def _us_core() -> str:
-    """Race and ethnicity with their codes, sex at birth and gender identity; never the words beside them."""
+    """Return the preset rules of the opt-in ``us-core``: codes of race, ethnicity, sex at birth and gender."""
     rows = []
     for name in ("race", "ethnicity"):
-        at = f"Patient.extension.where(url='{_US}{name}')"
-        rows += [f"{at}.url keep", f"{at}.extension.where(url='ombCategory').url keep"]
-        rows += [f"{at}.extension.where(url='ombCategory').valueCoding terminology"]
-        rows += [f"{at}.extension.where(url='detailed').url keep"]
-        rows += [f"{at}.extension.where(url='detailed').valueCoding terminology"]
+        path = f"Patient.extension.where(url='{_US}{name}')"
+        rows += [f"{path}.url keep", f"{path}.extension.where(url='ombCategory').url keep"]
+        rows += [f"{path}.extension.where(url='ombCategory').valueCoding terminology"]
+        rows += [f"{path}.extension.where(url='detailed').url keep"]
+        rows += [f"{path}.extension.where(url='detailed').valueCoding terminology"]
     for name, method in (
         ("birthsex", "valueCode keep among=F|M|OTH|UNK|ASKU"),
         ("sex", "valueCode keep among=248152002|248153007|asked-declined|unknown"),
         ("genderIdentity", "valueCodeableConcept.coding terminology"),
     ):
-        at = f"Patient.extension.where(url='{_US}{name}')"
-        rows += [f"{at}.url keep", f"{at}.{method}"]
+        path = f"Patient.extension.where(url='{_US}{name}')"
+        rows += [f"{path}.url keep", f"{path}.{method}"]
     return "\n".join(rows) + "\n"
 
 
 _ALLOWED = {
-    Allowed.US_CORE: _us_core(),
-    Allowed.ZIP3: "Patient.address.postalCode  generalise to=zip3\nPatient.address.state  keep among="
+    RuleOptIn.US_CORE: _us_core(),
+    RuleOptIn.ZIP3: "Patient.address.postalCode  generalise to=zip3\nPatient.address.state  keep among="
     + "|".join(
         [
             "AL",
@@ -206,15 +212,15 @@ _ALLOWED = {
 }
 
 
-def rules(wish: Deidentification) -> tuple[Rule, ...]:
-    """The whole table for what a study wishes: its own rules first, then the preset's.
+def preset_rules(settings: DeidentificationSettings) -> tuple[DeidentificationRule, ...]:
+    """Return the rule table of a study: its own rules first, then those of its preset.
 
-    >>> rules(Deidentification())[0].path
+    >>> preset_rules(DeidentificationSettings())[0].path
     'Patient.name'
     """
-    text = _COUNTRY if wish.keep_country else ""
-    text += "".join(_ALLOWED[name] for name in wish.allow)
-    if wish.preset is Preset.PAPER:
+    text = _COUNTRY if settings.keep_country else ""
+    text += "".join(_ALLOWED[name] for name in settings.opt_ins)
+    if settings.preset is RulePreset.PAPER:
         text += _PAPER
-    text += _PERSONS + _PLACES + _TEXT + _STRUCTURE + _VALUES + _TIME[wish.dates]
-    return wish.rules + read_table(text)
+    text += _PERSONS + _PLACE_RULES + _TEXT + _STRUCTURE + _VALUES + _TIME[settings.dates]
+    return settings.rules + read_table(text)

@@ -1,17 +1,17 @@
-"""Pseudonyms: new identities that nobody can compute, list or link without the study key.
+"""Pseudonyms, which cannot be computed, enumerated or linked without the study key.
 
-A new identity has 16 bytes: 11 that stand for the old identity and 5 that prove it was made here. It is
+A pseudonym has 16 bytes: 11 bytes derived from the original identity and 5 bytes of proof. It is
 written as 26 letters and digits (base32) in ``id``, and as a UUID in ``fullUrl``.
 
-* keyed: the 11 bytes are BLAKE2b(study key; site, server, type, old id); the study key is HKDF(key,
+* keyed: the 11 bytes are BLAKE2b(study key; site, server, type, original id); the study key is HKDF(key,
 study id);
-* random (pseudo-identity): the 11 bytes come from a random source and live only in the mapping table.
+* random (pseudo-identity): the 11 bytes are random and stored in the mapping table only.
 
 Invariants:
-(1) the same old identity under the same study key gives the same new one, in every document and process;
-(2) an identity made under the same key is recognised by its proof and left as it is, so de-identifying twice
-changes nothing; the proof depends on the key, so nobody else can write one;
-(3) without a key, everything depends on a key drawn for this export and thrown away: nothing can be linked
+(1) the same original identity and study key give the same pseudonym, in every document and process;
+(2) a pseudonym of the same key is recognised by its proof and not changed, so a second de-identification
+has no effect; the proof depends on the key and cannot be forged;
+(3) without a key, a random key is used for one export and not stored, so its pseudonyms cannot be linked
 later.
 """
 
@@ -28,133 +28,130 @@ from abaton.errors import SettingsError
 KEY_BYTES = 32
 _BODY, _PROOF = 11, 5
 _ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567"
-_VALUES = {letter: value for value, letter in enumerate(_ALPHABET)}
+_VALUES = {character: value for value, character in enumerate(_ALPHABET)}
 _STUDIES = uuid.UUID("6ec1a1e4-3c7b-5d0a-9a39-7b0a0c3f7d52")
-_REMEMBERED = 20_000
-_LONGEST = (
-    64  # of an id of FHIR; a Bundle that is named by all that it holds is met once, and its name is long
-)
-_AT_ONCE = 256
-_MOST_BEGUN = 1_000
+_MAX_CACHED = 20_000
+_MAX_CACHED_LENGTH = 64  # of a FHIR id; longer identities of Bundles without an id occur once
+_BATCH = 256
+_MAX_STARTED = 1_000
 
 
 def derive(key: bytes, study: str, purpose: str) -> bytes:
-    """A key for one study and one purpose (HKDF-SHA-256, RFC 5869).
+    """Derive the pseudonym key of one study and purpose (HKDF-SHA-256, RFC 5869).
 
     >>> derive(b"k" * 32, "heart", "id") != derive(b"k" * 32, "lung", "id")
     True
     """
+    # frozen: part of the bytes
     extracted = hmac.digest(b"abaton-records-1", key, "sha256")
     return hmac.digest(extracted, f"{purpose}\0{study}\x01".encode(), "sha256")
 
 
 def check_key(key: bytes) -> bytes:
-    """The key itself if it is long enough and not trivial."""
+    """Return the secret key of pseudonyms; raise an error if it is short or trivial."""
     if len(key) < KEY_BYTES or len(set(key)) < 8:
         raise SettingsError(
-            f"the study key is not usable: it needs at least {KEY_BYTES} random bytes",
-            remedy="make one with 'head -c 32 /dev/urandom > study.key' and keep it with the data controller",
+            f"the study key is not usable: {KEY_BYTES} random bytes are required",
+            remedy="create one with 'head -c 32 /dev/urandom > study.key'; the data controller stores it",
         )
     return key
 
 
-def _keyed(key: bytes, size: int, start: bytes) -> hashlib.blake2b:
-    """BLAKE2b under a key (RFC 7693), with what all its messages begin with read once.
+def _keyed_hash(key: bytes, size: int, start: bytes) -> hashlib.blake2b:
+    """Return the keyed BLAKE2b (RFC 7693) of pseudonyms that has processed the start of its messages.
 
-    >>> whole, begun = _keyed(b"key", 11, b"ab"), _keyed(b"key", 11, b"a")
-    >>> begun.update(b"b")
-    >>> begun.digest() == whole.digest()
+    >>> complete, started = _keyed_hash(b"key", 11, b"ab"), _keyed_hash(b"key", 11, b"a")
+    >>> started.update(b"b")
+    >>> started.digest() == complete.digest()
     True
     """
-    made = hashlib.blake2b(key=key, digest_size=size)
-    made.update(start)
-    return made
+    mac = hashlib.blake2b(key=key, digest_size=size)
+    mac.update(start)
+    return mac
 
 
-def _upper(half: int) -> int:
-    """Ones where the upper half of every 2 x half groups of five bits lies, in all tokens of one number."""
+def _upper_groups(half: int) -> int:
+    """Return the mask, to encode pseudonyms, of the upper half of every 2 x half groups of five bits."""
     ones = (1 << 5 * half) - 1 << 5 * half
-    return int.from_bytes(ones.to_bytes(2 * half, "big") * (_AT_ONCE * 16 // half), "big")
+    return int.from_bytes(ones.to_bytes(2 * half, "big") * (_BATCH * 16 // half), "big")
 
 
-# A token gets 32 bytes, so 32 groups of five bits: 26 are its own, six behind them are zero. Of groups that lie
-# together the upper half moves up by three bits for each of the lower half, until every group has a byte.
-_BEFORE, _BETWEEN, _BEHIND = bytes(12), bytes(16), bytes(4)
-_SPREAD = [(3 * half, _upper(half)) for half in (16, 8, 4, 2, 1)]
-_LETTERS = _ALPHABET.encode() * 8
+# A token has 32 bytes and so 32 groups of five bits: 26 of the token, then six zeros. In each step the upper half of
+# adjacent groups is shifted by three bits per group of the lower half, until every group has its own byte.
+_LEADING_ZEROS, _SEPARATOR, _TRAILING_ZEROS = bytes(12), bytes(16), bytes(4)
+_SHIFTS = [(3 * half, _upper_groups(half)) for half in (16, 8, 4, 2, 1)]
+_TRANSLATION = _ALPHABET.encode() * 8
 
 
-_TWO = [
+_CHARACTER_PAIRS = [
     a + b for a in _ALPHABET for b in _ALPHABET
-]  # a table of three would not stay in a processor's own memory
+]  # a table of triples would not fit into the cache
 
 
-def letters(token: bytes) -> str:
-    """16 bytes as 26 letters and digits.
+def encode_base32(token: bytes) -> str:
+    """Return a pseudonym of 16 bytes as 26 letters and digits (base32).
 
-    >>> letters(bytes(range(16)))
+    >>> encode_base32(bytes(range(16)))
     'AAAQEAYEAUDAOCAJBIFQYDIOB4'
     """
-    n, of = int.from_bytes(token, "big") << 2, _TWO
-    first = (
-        f"{of[n >> 120]}{of[n >> 110 & 1023]}{of[n >> 100 & 1023]}{of[n >> 90 & 1023]}{of[n >> 80 & 1023]}"
-    )
-    then = f"{of[n >> 70 & 1023]}{of[n >> 60 & 1023]}{of[n >> 50 & 1023]}{of[n >> 40 & 1023]}"
-    return f"{first}{then}{of[n >> 30 & 1023]}{of[n >> 20 & 1023]}{of[n >> 10 & 1023]}{of[n & 1023]}"
+    n, pairs = int.from_bytes(token, "big") << 2, _CHARACTER_PAIRS
+    first = f"{pairs[n >> 120]}{pairs[n >> 110 & 1023]}{pairs[n >> 100 & 1023]}{pairs[n >> 90 & 1023]}"
+    second = f"{pairs[n >> 80 & 1023]}{pairs[n >> 70 & 1023]}{pairs[n >> 60 & 1023]}{pairs[n >> 50 & 1023]}"
+    third = f"{pairs[n >> 40 & 1023]}{pairs[n >> 30 & 1023]}{pairs[n >> 20 & 1023]}{pairs[n >> 10 & 1023]}"
+    return f"{first}{second}{third}{pairs[n & 1023]}"
 
 
-def letters_of(tokens: Sequence[bytes]) -> list[str]:
-    """Every 16 bytes as 26 letters and digits, all at once.
+def encode_base32_batch(tokens: Sequence[bytes]) -> list[str]:
+    """Return each pseudonym of 16 bytes as 26 letters and digits (base32).
 
-    They stand side by side in one large number, so that the few steps that give every five bits a byte of
-    their own are done for all of them together.
+    A batch of tokens is one large integer, so that each step is done for all of them at once.
 
-    >>> letters_of([bytes(16), bytes(range(16))])
+    >>> encode_base32_batch([bytes(16), bytes(range(16))])
     ['AAAAAAAAAAAAAAAAAAAAAAAAAA', 'AAAQEAYEAUDAOCAJBIFQYDIOB4']
     """
-    made: list[str] = []
-    for start in range(0, len(tokens), _AT_ONCE):
-        some = tokens[start : start + _AT_ONCE]
-        spread = int.from_bytes(_BEFORE + _BETWEEN.join(some) + _BEHIND, "big")
-        for shift, upper in _SPREAD:
+    encoded: list[str] = []
+    for start in range(0, len(tokens), _BATCH):
+        batch = tokens[start : start + _BATCH]
+        spread = int.from_bytes(_LEADING_ZEROS + _SEPARATOR.join(batch) + _TRAILING_ZEROS, "big")
+        for shift, upper in _SHIFTS:
             moved = spread & upper
             spread += (moved << shift) - moved
-        size = 32 * len(some)
-        text = spread.to_bytes(size, "big").translate(_LETTERS).decode("ascii")
-        made += [text[i : i + 26] for i in range(0, size, 32)]
-    return made
+        size = 32 * len(batch)
+        text = spread.to_bytes(size, "big").translate(_TRANSLATION).decode("ascii")
+        encoded += [text[i : i + 26] for i in range(0, size, 32)]
+    return encoded
 
 
-def token_of(text: str) -> bytes | None:
-    """The 16 bytes behind 26 letters, or nothing if the text is not of that form."""
+def decode_base32(text: str) -> bytes | None:
+    """Return the 16 bytes of a pseudonym of 26 letters, or None if the text has another form."""
     if len(text) != 26:
         return None
     n = 0
-    for letter in text:
-        value = _VALUES.get(letter)
+    for character in text:
+        value = _VALUES.get(character)
         if value is None:
             return None
         n = n << 5 | value
     return (n >> 2).to_bytes(16, "big") if n & 3 == 0 else None
 
 
-def as_uuid(token: bytes) -> str:
-    """16 bytes in the form of a UUID address."""
+def uuid_url(token: bytes) -> str:
+    """Return a pseudonym of 16 bytes as a UUID URN."""
     text = token.hex()
     return f"urn:uuid:{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
 
 
-def addresses_of(tokens: Sequence[bytes]) -> list[str]:
-    """Every 16 bytes in the form of a UUID address, all at once.
+def uuid_urls(tokens: Sequence[bytes]) -> list[str]:
+    """Return each pseudonym of 16 bytes as a UUID URN.
 
-    >>> addresses_of([bytes(range(16)), bytes(16)])
+    >>> uuid_urls([bytes(range(16)), bytes(16)])
     ['urn:uuid:00010203-0405-0607-0809-0a0b0c0d0e0f', 'urn:uuid:00000000-0000-0000-0000-000000000000']
     """
     if not tokens:
         return []
     text = bytearray(b"".join(tokens).hex("-", 2), "ascii")
-    # There is a dash behind every second byte, at 4, 9, 14, ... 39 of each 40 signs. The last parts two tokens;
-    # a UUID has none at 34, 29 and 4.
+    # There is a dash after every second byte, at 4, 9, 14, ... 39 of each 40 characters. The last separates two
+    # tokens; a UUID has none at 34, 29 and 4.
     text[39::40] = b"|" * (len(tokens) - 1)
     del text[34::40]
     del text[29::39]
@@ -163,18 +160,18 @@ def addresses_of(tokens: Sequence[bytes]) -> list[str]:
 
 
 class Pseudonyms:
-    """The new identities of one study at one site.
+    """Pseudonyms of one study at one site.
 
     Args:
-        study: The study's identifier; two studies never share an identity.
-        key: The secret from which the study key is derived.
-        site: The site's name, which enters every identity but that of a person who is linked with other sites.
-        sink: Where mapping rows of subjects go.
-        issue: A source of ready-made subject identities; a random one makes pseudo-identities.
+        study: The study's identifier; two studies never share a pseudonym.
+        key: Secret from which the study key is derived.
+        site: The site's name, part of every pseudonym except those of subjects linked across sites.
+        sink: Store of the subjects' mapping rows.
+        issue: Source of subject pseudonyms; a random source issues pseudo-identities.
 
-    >>> names = Pseudonyms("heart", bytes(range(32)))
-    >>> new = names.identity("Patient", "3466")
-    >>> len(new), new == names.identity("Patient", new), new == names.identity("Practitioner", "3466")
+    >>> pseudonyms = Pseudonyms("heart", bytes(range(32)))
+    >>> new = pseudonyms.identity("Patient", "3466")
+    >>> len(new), new == pseudonyms.identity("Patient", new), new == pseudonyms.identity("Practitioner", "3466")
     (26, True, False)
     """
 
@@ -191,18 +188,19 @@ class Pseudonyms:
         self.study, self.site = study, site
         self.system = f"urn:uuid:{uuid.uuid5(_STUDIES, study)}"
         self._sink, self._issue = sink, issue
+        # frozen: the labels are part of the bytes
         self._key = derive(key, study, "identity")
-        self._proof = _keyed(derive(key, study, "proof"), _PROOF, b"proof\0")
+        self._proof = _keyed_hash(derive(key, study, "proof"), _PROOF, b"proof\0")
         self._prefix = f"{site}\0".encode()
-        self._begun: dict[tuple[str, str], hashlib.blake2b] = {}
+        self._started_macs: dict[tuple[str, str], hashlib.blake2b] = {}
         self._known: dict[tuple[str, str, str], str] = {}
         self._addresses: dict[str, str] = {}
         self._issued: set[str] = set()
         self._links: dict[str, str] = {}
-        self._linked = _keyed(self._key, _BODY, b"\0\0linked\0")  # no site in it
+        self._linked = _keyed_hash(self._key, _BODY, b"\0\0linked\0")  # does not contain the site
 
-    def link(self, old: str, value: str) -> None:
-        """Know a Patient by an identifier that is the same at every site, instead of by the id at this one.
+    def link(self, patient_id: str, value: str) -> None:
+        """Derive a Patient's pseudonym from an identifier that is the same at every site, not from the local id.
 
         >>> here, there = (Pseudonyms("heart", bytes(range(32)), site=name) for name in ("pisa", "bonn"))
         >>> here.link("1", "AOK 47"), there.link("9", "AOK 47")
@@ -210,141 +208,146 @@ class Pseudonyms:
         >>> here.identity("Patient", "1") == there.identity("Patient", "9")
         True
         """
-        if self._links.get(old) != value:
-            self._links[old] = value
-            self._known.pop(("Patient", old, ""), None)
+        if self._links.get(patient_id) != value:
+            self._links[patient_id] = value
+            self._known.pop(("Patient", patient_id, ""), None)
 
-    def token(self, kind: str, old: str, server: str = "") -> bytes:
-        """The 16 bytes that stand for something old."""
-        name = (self._begun.get((kind, server)) or self._begin(kind, server)).copy()
-        name.update(old.encode())
-        return self._proven(name.digest())
+    def token(self, namespace: str, old: str, server: str = "") -> bytes:
+        """Return the 16 bytes of the pseudonym derived from an original identity."""
+        mac = (self._started_macs.get((namespace, server)) or self._start_mac(namespace, server)).copy()
+        mac.update(old.encode())
+        return self._with_proof(mac.digest())
 
-    def _proven(self, body: bytes) -> bytes:
-        """A body with its proof."""
+    def _with_proof(self, body: bytes) -> bytes:
+        """Return the body of a pseudonym with its proof."""
         proof = self._proof.copy()
         proof.update(body)
         return body + proof.digest()
 
-    def _begin(self, kind: str, server: str) -> hashlib.blake2b:
-        if len(self._begun) >= _MOST_BEGUN:
-            self._begun.clear()
-        start = self._prefix + f"{server}\0{kind}\0".encode()
-        made = self._begun[kind, server] = _keyed(self._key, _BODY, start)
-        return made
+    def _start_mac(self, namespace: str, server: str) -> hashlib.blake2b:
+        if len(self._started_macs) >= _MAX_STARTED:
+            self._started_macs.clear()
+        start = self._prefix + f"{server}\0{namespace}\0".encode()
+        mac = self._started_macs[namespace, server] = _keyed_hash(self._key, _BODY, start)
+        return mac
 
     def sign(self, body: bytes) -> str:
-        """A new identity with a given body (11 random bytes), with its proof."""
-        return letters(self._proven(body[:_BODY]))
+        """Return a pseudonym of a given body (11 random bytes) with its proof."""
+        return encode_base32(self._with_proof(body[:_BODY]))
 
-    def is_ours(self, text: str) -> bool:
-        """Whether a text is an identity that was made here."""
+    def is_own(self, text: str) -> bool:
+        """Return whether a text is a pseudonym of this study."""
         if len(text) != 26:
             return text in self._issued
-        token = token_of(text)
-        return text in self._issued if token is None else self.proves(token)
+        token = decode_base32(text)
+        return text in self._issued if token is None else self.has_valid_proof(token)
 
-    def proves(self, token: bytes) -> bool:
-        """Whether 16 bytes carry our proof."""
-        return hmac.compare_digest(self._proven(token[:_BODY]), token)
+    def has_valid_proof(self, token: bytes) -> bool:
+        """Return whether 16 bytes are a pseudonym with a valid proof."""
+        return hmac.compare_digest(self._with_proof(token[:_BODY]), token)
 
-    def identity(self, kind: str, old: str, server: str = "") -> str:
-        """The new identity of a resource, or the old one if it was made here."""
-        found = self._known.get((kind, old, server))
-        if found is not None:
-            return found
-        if (len(old) == 26 or self._issued) and self.is_ours(old):
+    def identity(self, namespace: str, old: str, server: str = "") -> str:
+        """Return the pseudonym of a resource, or the identity itself if it is a pseudonym of this study."""
+        identity = self._known.get((namespace, old, server))
+        if identity is not None:
+            return identity
+        if (len(old) == 26 or self._issued) and self.is_own(old):
             new = old
-        elif kind == "Patient":
-            new = self._subject(old, server)
+        elif namespace == "Patient":
+            new = self._subject_identity(old, server)
         else:
-            new = letters(self.token(kind, old, server))
-        if len(old) > _LONGEST:
+            new = encode_base32(self.token(namespace, old, server))
+        if len(old) > _MAX_CACHED_LENGTH:
             return new
-        if len(self._known) >= _REMEMBERED:
-            self.forget()
-        self._known[kind, old, server] = new
+        if len(self._known) >= _MAX_CACHED:
+            self.clear_cache()
+        self._known[namespace, old, server] = new
         return new
 
-    def identities(self, wanted: Sequence[tuple[str, str, str]]) -> list[str]:
-        """The same as :meth:`identity` for many that are met once: they are not remembered unless they have to be."""
-        tokens, others = self._tokens(wanted)
-        made = letters_of(tokens)
-        for place, identity in others.items():
-            made[place] = identity
-        return made
+    def identities(self, requests: Sequence[tuple[str, str, str]]) -> list[str]:
+        """Return the pseudonyms of many resources, as :meth:`identity`, without caching most of them."""
+        tokens, known_identities = self._tokens(requests)
+        encoded = encode_base32_batch(tokens)
+        for position, identity in known_identities.items():
+            encoded[position] = identity
+        return encoded
 
-    def pairs(self, wanted: Sequence[tuple[str, str, str]]) -> list[tuple[str, str]]:
-        """The same with the ``fullUrl`` that belongs to each."""
-        tokens, others = self._tokens(wanted)
-        made = list(zip(letters_of(tokens), addresses_of(tokens), strict=True))
-        for place, identity in others.items():
-            made[place] = (identity, self.address(identity))
-        return made
+    def identities_with_urls(self, requests: Sequence[tuple[str, str, str]]) -> list[tuple[str, str]]:
+        """Return the pseudonyms of many resources with their ``fullUrl``."""
+        tokens, known_identities = self._tokens(requests)
+        encoded = list(zip(encode_base32_batch(tokens), uuid_urls(tokens), strict=True))
+        for position, identity in known_identities.items():
+            encoded[position] = (identity, self.full_url(identity))
+        return encoded
 
-    def _tokens(self, wanted: Sequence[tuple[str, str, str]]) -> tuple[list[bytes], dict[int, str]]:
-        """The 16 bytes of each, and by its place what is known or issued otherwise."""
+    def _tokens(self, requests: Sequence[tuple[str, str, str]]) -> tuple[list[bytes], dict[int, str]]:
+        """Return the 16 bytes of each pseudonym, and by index those that are cached or issued otherwise."""
         tokens: list[bytes] = []
-        others: dict[int, str] = {}
-        begun, proven, issued = self._begun, self._proof, self._issued
-        # People are named like anything else, unless a table or an identifier has a say in it.
-        apart = self._sink is not None or self._issue is not None or bool(self._links)
-        for kind, old, server in wanted:
-            if (apart and kind == "Patient") or len(old) == 26 or old in issued:
-                others[len(tokens)] = self.identity(kind, old, server)
-                tokens.append(_BETWEEN)
+        known_identities: dict[int, str] = {}
+        started_macs, proof_mac, issued = self._started_macs, self._proof, self._issued
+        # Subjects are handled like other resources unless there is a mapping table or a linking identifier.
+        has_subject_table = self._sink is not None or self._issue is not None or bool(self._links)
+        for namespace, old, server in requests:
+            if (has_subject_table and namespace == "Patient") or len(old) == 26 or old in issued:
+                known_identities[len(tokens)] = self.identity(namespace, old, server)
+                tokens.append(_SEPARATOR)
                 continue
-            # token(), without its calls
-            name, proof = (begun.get((kind, server)) or self._begin(kind, server)).copy(), proven.copy()
-            name.update(old.encode())
-            body = name.digest()
+            # inlined token()
+            mac, proof = (
+                (started_macs.get((namespace, server)) or self._start_mac(namespace, server)).copy(),
+                proof_mac.copy(),
+            )
+            mac.update(old.encode())
+            body = mac.digest()
             proof.update(body)
             tokens.append(body + proof.digest())
-        return tokens, others
+        return tokens, known_identities
 
-    def address(self, identity: str) -> str:
-        """The ``fullUrl`` that belongs to an identity."""
-        found = self._addresses.get(identity)
-        if found is None:
-            token = token_of(identity)
-            found = as_uuid(token if token is not None else self.token("address", identity))
-            if len(self._addresses) >= 2 * _REMEMBERED:
+    def full_url(self, identity: str) -> str:
+        """Return the ``fullUrl`` of a pseudonym."""
+        cached = self._addresses.get(identity)
+        if cached is None:
+            token = decode_base32(identity)
+            cached = uuid_url(token if token is not None else self.token("address", identity))
+            if len(self._addresses) >= 2 * _MAX_CACHED:
                 self._addresses.clear()
-            self._addresses[identity] = found
-        return found
+            self._addresses[identity] = cached
+        return cached
 
-    def number(self, purpose: str, about: str) -> int:
-        """A secret whole number below 2^64, always the same for the same purpose and thing."""
-        return int.from_bytes(_keyed(self._key, 8, f"{purpose}\0{about}".encode()).digest(), "big")
+    def secret_integer(self, purpose: str, subject: str) -> int:
+        """Return a secret integer below 2^64 from the pseudonym key, fixed by purpose and subject."""
+        return int.from_bytes(_keyed_hash(self._key, 8, f"{purpose}\0{subject}".encode()).digest(), "big")
 
-    def forget(self) -> None:
-        """Drop what was remembered for speed."""
+    def clear_cache(self) -> None:
+        """Clear the caches of pseudonyms."""
         self._known.clear()
         self._addresses.clear()
 
-    def _subject(self, old: str, server: str) -> str:
+    def _subject_identity(self, old: str, server: str) -> str:
         token = self.token("Patient", old, server)
-        own = token
+        identity_token = token
         if old in self._links:
             linked = self._linked.copy()
             linked.update(self._links[old].encode())
-            own = self._proven(linked.digest())
+            identity_token = self._with_proof(linked.digest())
         if self._sink is None and self._issue is None:
-            return letters(own)
-        tag = letters(self.token("tag", letters(token)))
-        known = None if self._sink is None else self._sink.find(self.study, tag)
-        if known is None:
-            known = letters(own) if self._issue is None else self._checked(self._issue())
+            return encode_base32(identity_token)
+        tag = encode_base32(self.token("tag", encode_base32(token)))  # frozen: part of the bytes
+        pseudonym = None if self._sink is None else self._sink.find(self.study, tag)
+        if pseudonym is None:
+            pseudonym = (
+                encode_base32(identity_token) if self._issue is None else self._check_issued(self._issue())
+            )
             if self._sink is not None:
-                known = self._sink.add(
-                    MappingRow(self.study, tag, known, f"{server}/{old}" if server else old)
+                pseudonym = self._sink.add(
+                    MappingRow(self.study, tag, pseudonym, f"{server}/{old}" if server else old)
                 )
         if self._issue is not None:
-            self._issued.add(known)
-        return known
+            self._issued.add(pseudonym)
+        return pseudonym
 
     @staticmethod
-    def _checked(issued: str) -> str:
+    def _check_issued(issued: str) -> str:
         if not 1 <= len(issued) <= 64 or not all(c.isascii() and (c.isalnum() or c in "-.") for c in issued):
             raise SettingsError(
                 "an issued pseudo-identity is not a valid FHIR id",

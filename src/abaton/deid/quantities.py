@@ -1,4 +1,8 @@
-"""Quantities: a measured number stays with a unit of UCUM, unless it may be an age over 89 or a person's number."""
+"""Quantities: kept with a UCUM unit, with ages capped and numbers that may be personal identifiers dropped.
+
+A quantity with a UCUM unit may have more than six digits (a viral load has nine), because record numbers have no
+unit.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +11,10 @@ from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
-from abaton.deid.ages import is_age_range, per_year, spelt_time
-from abaton.deid.context import Beside, Handler, Node, Scope, masked
+from abaton.deid.ages import is_age_range, per_year, time_unit_code
+from abaton.deid.context import ElementPosition, Handler, SiblingCounter, TransformContext, absent_extension
 from abaton.errors import SettingsError
-from abaton.fhir.ucum import is_unit, without_words
+from abaton.fhir.ucum import is_unit, strip_annotations
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,114 +24,117 @@ if TYPE_CHECKING:
 QUANTITIES = frozenset({"Quantity", "Age", "Count", "Distance", "Duration"})
 UCUM = "http://unitsofmeasure.org"
 _COMPARATORS = frozenset({"<", "<=", ">=", ">"})
-_SHORT, _LONG = 1e6, 9  # below a million nothing is long; nine digits are a person's number in many countries
-_MOST = 4_096
+_MAX_SHORT, _MIN_LONG_DIGITS = (
+    1e6,
+    9,
+)  # shorter numbers are not checked; personal numbers of many countries have nine digits
+_MAX_CACHED = 4_096
 
 
-def measure(settings: Settings, node: Node) -> Handler:
-    """Keep a measured number with a unit of UCUM; ages over the cap become one class, long numbers go."""
+def measure(settings: Settings, node: ElementPosition) -> Handler:
+    """Keep a Quantity with a UCUM unit; ages over the cap become one class, long numbers are dropped."""
     if node.type not in QUANTITIES:
         raise SettingsError(
-            f"the method 'measure' cannot be used on {node.path}: it is no quantity",
+            f"the method 'measure' does not apply to {node.path}, which is not a quantity",
             remedy="correct the rule",
         )
     cap = int(settings.get("cap", "0"))
-    most = 10.0 ** int(settings.get("digits", "300"))
+    limit = 10.0 ** int(settings.get("digits", "300"))
     is_age = node.type == "Age" or is_age_range(node.path)
-    beside = Beside(node, ("value", "comparator", "system", "code"), "text beside a number")
-    unit_only = beside.of(("unit",))
-    usual: set[str] = set()  # units that are known and no time
+    siblings = SiblingCounter(node, ("value", "comparator", "system", "code"), "text beside a number")
+    unit_only = siblings.of(("unit",))
+    known_units: set[str] = set()  # known units that are not units of time
 
-    def run(value: Any, scope: Scope) -> Any:
+    def run(value: Any, context: TransformContext) -> Any:
         if value.__class__ is not dict:
-            return scope.drop(node, "malformed")
+            return context.drop(node, "malformed")
         number: Any = value.get("value")
         system, code = value.get("system"), value.get("code")
-        plain = number.__class__ is float or number.__class__ is int
-        known = plain and len(value) == 4 and code.__class__ is str and code in usual
-        if known and system == UCUM and -_SHORT < number < _SHORT and "unit" in value:
-            scope.seen(unit_only)
+        is_number = number.__class__ is float or number.__class__ is int
+        is_known = is_number and len(value) == 4 and code.__class__ is str and code in known_units
+        if is_known and system == UCUM and -_MAX_SHORT < number < _MAX_SHORT and "unit" in value:
+            context.log_shape_drops(unit_only)
             return {"value": number, "system": UCUM, "code": code}
-        made: dict[str, Any] = {"value": number} if plain else {}
+        quantity: dict[str, Any] = {"value": number} if is_number else {}
         unit = value.get("unit")
-        if code is not None and scope.codes.knows(system, code):
-            made["system"], made["code"] = system, code
-            if system == UCUM and len(usual) < _MOST and not is_age and not per_year(code):
-                usual.add(code)
-        elif system == UCUM and code.__class__ is str and (bare := without_words(code)) is not None:
-            made["system"], made["code"] = UCUM, bare
-            scope.drop(node, "words in a unit")
+        if code is not None and context.codes.is_kept(system, code):
+            quantity["system"], quantity["code"] = system, code
+            if system == UCUM and len(known_units) < _MAX_CACHED and not is_age and not per_year(code):
+                known_units.add(code)
+        elif system == UCUM and code.__class__ is str and (bare_code := strip_annotations(code)) is not None:
+            quantity["system"], quantity["code"] = UCUM, bare_code
+            context.drop(node, "annotation in a unit")
         elif unit.__class__ is str:
-            _put_unit(made, unit)
-        if len(value) == 4 and len(made) == 3 and unit is not None:
-            scope.seen(unit_only)
-        elif len(value) != len(made):
+            _keep_unit(quantity, unit)
+        if len(value) == 4 and len(quantity) == 3 and unit is not None:
+            context.log_shape_drops(unit_only)
+        elif len(value) != len(quantity):
             comparator = value.get("comparator")
             if comparator.__class__ is str and comparator in _COMPARATORS:
-                made["comparator"] = comparator
-            scope.seen(beside.of(tuple(value)))
-            if "extension" in value and not made:
-                return {"extension": masked()} if value["extension"] == masked() else None
-        if plain and not -most < number < most:
-            told = made.get("code") if made.get("system") == UCUM else made.get("unit")
-            if told is None or (is_long(number) and not is_plausible(number, told, scope.raw)):
-                return scope.drop(node, "number too long")
-        if plain and cap:
-            # What the unit was counts, even if too much is written beside it for it to stay.
-            told = made.get("code") or made.get("unit") or code or unit
-            each = per_year(told) if told.__class__ is str else 0.0
-            strange = unit is not None and "unit" not in made and "code" not in made
-            if is_age and number > cap and not each and strange:
-                return scope.drop(node, "age in a unit that is not understood")
-            each = each or (1.0 if is_age else 0.0)
-            if each and number > cap * each:
-                made["value"] = math.ceil((cap + 1) * each)
-        if made:
-            return made
-        return scope.drop(node, "empty")
+                quantity["comparator"] = comparator
+            context.log_shape_drops(siblings.of(tuple(value)))
+            if "extension" in value and not quantity:
+                return {"extension": absent_extension()} if value["extension"] == absent_extension() else None
+        if is_number and not -limit < number < limit:
+            unit_code = quantity.get("code") if quantity.get("system") == UCUM else quantity.get("unit")
+            if unit_code is None or (is_long(number) and not is_plausible(number, unit_code, context.raw)):
+                return context.drop(node, "number too long")
+        if is_number and cap:
+            # The original unit counts, also if it is not kept.
+            unit_code = quantity.get("code") or quantity.get("unit") or code or unit
+            units_per_year = per_year(unit_code) if unit_code.__class__ is str else 0.0
+            has_unknown_unit = unit is not None and "unit" not in quantity and "code" not in quantity
+            if is_age and number > cap and not units_per_year and has_unknown_unit:
+                return context.drop(node, "age in an unknown unit")
+            units_per_year = units_per_year or (1.0 if is_age else 0.0)
+            if units_per_year and number > cap * units_per_year:
+                quantity["value"] = math.ceil((cap + 1) * units_per_year)
+        if quantity:
+            return quantity
+        return context.drop(node, "empty")
 
     return run
 
 
-def _put_unit(made: dict[str, Any], unit: str) -> None:
-    """Keep a unit that is written out: as it is if it is one of UCUM, as its code if it is a time in plain words."""
-    time = spelt_time(unit)
+def _keep_unit(quantity: dict[str, Any], unit: str) -> None:
+    """Keep the unit of a Quantity: unchanged if it is UCUM, as a code if it is a word for a unit of time."""
+    time_code = time_unit_code(unit)
     if is_unit(unit):
-        made["unit"] = unit
-    elif (bare := without_words(unit)) is not None:
-        made["unit"] = bare
-    elif time is not None:
-        made["system"], made["code"] = UCUM, time
+        quantity["unit"] = unit
+    elif (bare_unit := strip_annotations(unit)) is not None:
+        quantity["unit"] = bare_unit
+    elif time_code is not None:
+        quantity["system"], quantity["code"] = UCUM, time_code
 
 
 def is_long(number: float) -> bool:
-    """Whether a number has as many digits as a telephone, insurance or record number.
+    """Return whether the number of a quantity has as many digits as a telephone, insurance or record number.
 
     >>> is_long(123456789), is_long(1234567.89), is_long(168.94285714285715), is_long(1e22)
     (True, True, False, True)
     """
     size = abs(number)
-    if size < _SHORT or size == math.inf:
+    if size < _MAX_SHORT or size == math.inf:
         return size == math.inf
     text = str(int(size)) if size == int(size) else repr(size)
-    return sum(sign.isdigit() for sign in text) >= _LONG
+    return sum(character.isdigit() for character in text) >= _MIN_LONG_DIGITS
 
 
 @cache
 def _ranges() -> dict[tuple[str, str], tuple[float, float]]:
-    """By code of LOINC and unit: between which numbers a measurement lies that is counted in hundreds of millions."""
-    made: dict[tuple[str, str], tuple[float, float]] = {}
+    """Return the plausible ranges of quantities with large values, by LOINC code and unit."""
+    ranges: dict[tuple[str, str], tuple[float, float]] = {}
     text = files("abaton.deid").joinpath("plausible.txt").read_text(encoding="utf-8")
     for line in text.splitlines():
-        words = line.partition("#")[0].split()
-        if words:
-            code, unit, low, high = words
-            made[code, unit] = (float(low), float(high))
-    return made
+        fields = line.partition("#")[0].split()
+        if fields:
+            code, unit, low, high = fields
+            ranges[code, unit] = (float(low), float(high))
+    return ranges
 
 
 def is_plausible(number: float, unit: str, resource: dict[str, Any]) -> bool:
-    """Whether a long number is one that the measurement its resource names may have.
+    """Return whether a long number is plausible for the quantity that its resource measures.
 
     >>> count = {"resourceType": "Observation", "code": {"coding": [{"system": "http://loinc.org", "code": "777-3"}]}}
     >>> is_plausible(250_000_000_000, "/L", count), is_plausible(123456789, "/L", count), is_plausible(4e11, "m", count)
@@ -147,6 +154,6 @@ def _codes(resource: dict[str, Any]) -> Iterator[str]:
     for part in (resource, *(components if components.__class__ is list else ())):
         concept = part.get("code") if part.__class__ is dict else None
         coding = concept.get("coding") if concept.__class__ is dict else None
-        for each in coding if coding.__class__ is list else ():
-            if each.__class__ is dict and each.get("system") == "http://loinc.org":
-                yield str(each.get("code"))
+        for item in coding if coding.__class__ is list else ():
+            if item.__class__ is dict and item.get("system") == "http://loinc.org":
+                yield str(item.get("code"))

@@ -1,12 +1,12 @@
-"""Addresses across files: where a reference leads that its own document does not answer.
+"""Reference index: targets of references that a document cannot resolve itself.
 
-``urn:uuid:…``, ``Patient?identifier=…`` and a Reference that holds an identifier only name a resource without its
-id. Inside a Bundle the entry is at hand. Across files it is looked for once, before anything is written, and only for
-what is asked for: so as much is remembered as there are such targets, not as there are records.
+``urn:uuid:…``, ``Patient?identifier=…`` and a Reference with an identifier only do not contain the target's
+id. Inside a Bundle they are resolved by its entries. Across files the index is built once before the export, and only
+for targets that an export could not resolve, so its size depends on these targets, not on the records.
 
 Invariants:
-(1) a name that two resources answer to leads nowhere;
-(2) nothing of this is written anywhere; what leads nowhere is dropped and counted.
+(1) a name of two resources is not resolved;
+(2) the index is not written to disk; unresolved references are dropped and counted.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from abaton.errors import Refused
-from abaton.fhir.bundles import by_query
-from abaton.fhir.file_reader import STDIN, Source, numbered
+from abaton.errors import RefusedError
+from abaton.fhir.bundles import conditional_identifier
+from abaton.fhir.file_reader import STDIN, RecordFile, read_numbered
 from abaton.fhir.json_format import parse
 
 _UUID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
-_KIND = re.compile(rb'"resourceType"\s*:\s*"([A-Za-z]+)"')
-_HEAD = 256
-# What makes a line more than one resource with references in plain words: a Bundle, an identifier in the place of a
+_RESOURCE_TYPE = re.compile(rb'"resourceType"\s*:\s*"([A-Za-z]+)"')
+_PREFIX_BYTES = 256
+# Marks of lines that must be parsed to find their references: a Bundle, an identifier in place of a
 # reference (an object, where a resource has a list), spaces, escapes within an address.
-_INSIDE = (
+_NEEDS_PARSING = (
     b'"Bundle"',
     b'"identifier":{',
     b'"identifier": ',
@@ -35,56 +35,56 @@ _INSIDE = (
     b"\\/",
     b"\\u00",
 )
-_NESTED = 8
-Place = tuple[str, str]
-"""A resource's type and what its identity is made from: its id, or its address if it has none."""
+_MAX_NESTED = 8
+Target = tuple[str, str]
+"""A resource's type, and the original identity of its pseudonym: its id, or its address if it has none."""
 
 
-class Asks(Exception):
-    """A document names a resource that is not in it, and nobody has looked elsewhere yet."""
+class UnresolvedReferenceError(Exception):
+    """Reference to a resource that its document does not contain, before an index is built."""
 
 
 @dataclass(frozen=True, slots=True)
-class Addresses:
-    """Which resource a name leads to, and by which identifier people are known at other sites.
+class ReferenceIndex:
+    """Targets by name, and the subjects' identifiers for links across sites.
 
-    >>> Addresses({"urn:uuid:1": ("Patient", "7")}).find("urn:uuid:1")
+    >>> ReferenceIndex({"urn:uuid:1": ("Patient", "7")}).find("urn:uuid:1")
     ('Patient', '7')
     """
 
-    places: dict[str, Place] = field(default_factory=dict)
+    targets: dict[str, Target] = field(default_factory=dict)
     linked: dict[str, str] = field(default_factory=dict)
 
-    def note(self, document: dict[str, Any], wanted: set[str]) -> None:
-        """Note which of the wanted names a document answers."""
-        for name, place in answered(document):
-            if name in wanted and self.places.setdefault(name, place) != place:
-                self.places[name] = ("", "")
+    def add_document(self, document: dict[str, Any], names_sought: set[str]) -> None:
+        """Add the resources of a document that have one of the names to the reference index."""
+        for name, target in resource_names(document):
+            if name in names_sought and self.targets.setdefault(name, target) != target:
+                self.targets[name] = ("", "")
 
-    def find(self, name: str) -> Place | None:
-        """The resource that a name leads to, if there is exactly one."""
-        found = self.places.get(name)
-        return found if found and found[0] else None
+    def find(self, name: str) -> Target | None:
+        """Find a resource in the reference index by a name, if it is unique."""
+        target = self.targets.get(name)
+        return target if target and target[0] else None
 
     def __repr__(self) -> str:
-        return "Addresses(…)"  # holds identities
+        return "ReferenceIndex(…)"  # contains identities
 
 
-NOWHERE = Addresses()
-"""No file is at hand but the document itself."""
+EMPTY_INDEX = ReferenceIndex()
+"""Index for documents without other files."""
 
 
-def named_by(kind: str, identifier: str) -> str:
-    """The name of a resource that is known by an identifier; without a type it may be of any.
+def identifier_name(resource_type: str, identifier: str) -> str:
+    """Return the name in the reference index of a resource with an identifier; an empty type means any.
 
-    >>> named_by("Patient", "urn:x|7")
+    >>> identifier_name("Patient", "urn:x|7")
     'Patient?urn:x|7'
     """
-    return f"{kind}?{identifier}"
+    return f"{resource_type}?{identifier}"
 
 
 def identifier_of(resource: dict[str, Any], system: str) -> str:
-    """The value of a resource's only identifier of a system; empty if there is none, or more than one.
+    """Return a resource's only identifier of a system, to index it; empty if there is none, or several.
 
     >>> identifier_of({"identifier": [{"system": "urn:x", "value": "7"}]}, "urn:x")
     '7'
@@ -94,137 +94,156 @@ def identifier_of(resource: dict[str, Any], system: str) -> str:
 
 
 def identifiers(resource: dict[str, Any]) -> list[str]:
-    """The identifiers of a resource, each as ``system|value``."""
+    """Return the identifiers by which a resource is indexed, each as ``system|value``."""
     listed = resource.get("identifier")
     return [
-        f"{each.get('system') or ''}|{each['value']}"
-        for each in (listed if isinstance(listed, list) else [listed])
-        if isinstance(each, dict) and isinstance(each.get("value"), str)
+        f"{item.get('system') or ''}|{item['value']}"
+        for item in (listed if isinstance(listed, list) else [listed])
+        if isinstance(item, dict) and isinstance(item.get("value"), str)
     ]
 
 
-def asked(document: dict[str, Any]) -> set[str]:
-    """The names in a document that it does not answer itself."""
-    wanted: set[str] = set()
-    left: list[Any] = [document]
-    while left:
-        node = left.pop()
+def reference_names(document: dict[str, Any]) -> set[str]:
+    """Return the references of a document that its own resources do not resolve, to look up in the index."""
+    names: set[str] = set()
+    stack: list[Any] = [document]
+    while stack:
+        node = stack.pop()
         if node.__class__ is list:
-            left += node
+            stack += node
         elif node.__class__ is dict:
-            left += node.values()
-            reference, by = node.get("reference"), node.get("identifier")
+            stack += node.values()
+            reference, identifier = node.get("reference"), node.get("identifier")
             if reference.__class__ is str:
                 if reference.startswith("urn:"):
-                    wanted.add(reference)
-                elif (found := by_query(reference)) is not None:
-                    wanted.add(named_by(*found))
-            elif by.__class__ is dict and "resourceType" not in node and by.get("value").__class__ is str:
-                kind = node.get("type")
-                wanted.add(
-                    named_by(kind if isinstance(kind, str) else "", f"{by.get('system') or ''}|{by['value']}")
+                    names.add(reference)
+                elif (conditional := conditional_identifier(reference)) is not None:
+                    names.add(identifier_name(*conditional))
+            elif (
+                identifier.__class__ is dict
+                and "resourceType" not in node
+                and identifier.get("value").__class__ is str
+            ):
+                resource_type = node.get("type")
+                names.add(
+                    identifier_name(
+                        resource_type if isinstance(resource_type, str) else "",
+                        f"{identifier.get('system') or ''}|{identifier['value']}",
+                    )
                 )
-    return wanted - {name for name, _ in answered(document)} if wanted else wanted
+    return names - {name for name, _ in resource_names(document)} if names else names
 
 
-def answered(document: dict[str, Any], url: Any = "", depth: int = 0) -> Iterator[tuple[str, Place]]:
-    """Every name that a resource of a document answers to, and which resource that is."""
-    kind, old = document.get("resourceType"), document.get("id")
-    if not isinstance(kind, str):
+def resource_names(document: dict[str, Any], url: Any = "", depth: int = 0) -> Iterator[tuple[str, Target]]:
+    """Yield all names by which the resources of a document are indexed, with the resource."""
+    resource_type, old = document.get("resourceType"), document.get("id")
+    if not isinstance(resource_type, str):
         return
-    if kind == "Bundle":
+    if resource_type == "Bundle":
         entries = document.get("entry")
-        for entry in entries if isinstance(entries, list) and depth < _NESTED else ():
+        for entry in entries if isinstance(entries, list) and depth < _MAX_NESTED else ():
             if isinstance(entry, dict) and isinstance(entry.get("resource"), dict):
-                yield from answered(entry["resource"], entry.get("fullUrl"), depth + 1)
+                yield from resource_names(entry["resource"], entry.get("fullUrl"), depth + 1)
         return
-    named = url if isinstance(url, str) and url else ""
-    place = (kind, old if isinstance(old, str) and old else named)
-    if not place[1]:
+    full_url = url if isinstance(url, str) and url else ""
+    target = (resource_type, old if isinstance(old, str) and old else full_url)
+    if not target[1]:
         return
-    if named.startswith("urn:"):
-        yield named, place
-    if isinstance(old, str) and _UUID.fullmatch(old) and named != f"urn:uuid:{old}":
-        yield f"urn:uuid:{old}", place
+    if full_url.startswith("urn:"):
+        yield full_url, target
+    if isinstance(old, str) and _UUID.fullmatch(old) and full_url != f"urn:uuid:{old}":
+        yield f"urn:uuid:{old}", target
     for identifier in identifiers(document):
-        yield named_by(kind, identifier), place
-        yield named_by("", identifier), place
+        yield identifier_name(resource_type, identifier), target
+        yield identifier_name("", identifier), target
 
 
-def look_up(wanted: Iterable[str], sources: Sequence[Source], link_by: str = "") -> Addresses:
-    """Look for the resources that names lead to, in all files; people's linking identifiers, too, if there are any."""
-    names = set(wanted)
-    kinds = {name.partition("?")[0] for name in names if "?" in name} if names else set()
-    every = "" in kinds or any("?" not in name for name in names)
-    made = Addresses()
+def build_index(
+    names_sought: Iterable[str], sources: Sequence[RecordFile], link_by: str = ""
+) -> ReferenceIndex:
+    """Build the reference index of the named resources in all files, and of linking identifiers."""
+    names = set(names_sought)
+    resource_types = {name.partition("?")[0] for name in names if "?" in name} if names else set()
+    search_all = "" in resource_types or any("?" not in name for name in names)
+    index = ReferenceIndex()
     for source in sources if names or link_by else ():
-        for document in _readable(source, None if every else kinds | ({"Patient"} if link_by else set())):
-            made.note(document, names)
+        for document in _parsed_documents(
+            source, None if search_all else resource_types | ({"Patient"} if link_by else set())
+        ):
+            index.add_document(document, names)
             if link_by:
-                made.linked.update(links(document, link_by))
-    return made
+                index.linked.update(linked_patients(document, link_by))
+    return index
 
 
-def among(documents: Sequence[dict[str, Any]]) -> Addresses:
-    """Where the references between documents lead that are all at hand."""
-    names = {name for document in documents for name in asked(document)} if len(documents) > 1 else set()
-    made = Addresses()
+def index_documents(documents: Sequence[dict[str, Any]]) -> ReferenceIndex:
+    """Return the reference index of several documents that refer to each other."""
+    names = (
+        {name for document in documents for name in reference_names(document)}
+        if len(documents) > 1
+        else set()
+    )
+    index = ReferenceIndex()
     for document in documents if names else ():
-        made.note(document, names)
-    return made
+        index.add_document(document, names)
+    return index
 
 
-def links(document: dict[str, Any], link_by: str, depth: int = 0) -> Iterator[tuple[str, str]]:
-    """The Patients of a document by their ids, with the identifier that they are known by at other sites."""
-    if document.get("resourceType") == "Bundle" and depth < _NESTED:
+def linked_patients(document: dict[str, Any], link_by: str, depth: int = 0) -> Iterator[tuple[str, str]]:
+    """Yield the ids of a document's Patients with their linking identifiers, for the reference index."""
+    if document.get("resourceType") == "Bundle" and depth < _MAX_NESTED:
         entries = document.get("entry")
         for entry in entries if isinstance(entries, list) else ():
             if isinstance(entry, dict) and isinstance(entry.get("resource"), dict):
-                yield from links(entry["resource"], link_by, depth + 1)
+                yield from linked_patients(entry["resource"], link_by, depth + 1)
     elif document.get("resourceType") == "Patient" and isinstance(document.get("id"), str):
         value = identifier_of(document, link_by)
         if value:
             yield document["id"], value
 
 
-def asked_in(source: Source) -> set[str]:
-    """The names in a file, or a stretch of one, that the documents in it do not answer themselves."""
-    found: set[str] = set()
-    plain: set[bytes] = set()
-    for raw, _ in _numbered(source):
-        if source.is_lines and not any(mark in raw for mark in _INSIDE):
-            # A single resource whose references are all written out: they are told from its bytes.
-            for rest in raw.split(b'"reference":"')[1:]:
-                text = rest[: rest.find(b'"')]
+def unresolved_names(source: RecordFile) -> set[str]:
+    """Return the references of a file, or a chunk of one, that its documents do not resolve themselves."""
+    names: set[str] = set()
+    literal: set[bytes] = set()
+    for raw, _ in _raw_documents(source):
+        if source.is_ndjson and not any(mark in raw for mark in _NEEDS_PARSING):
+            # A single resource with literal references only: they are found without parsing.
+            for fragment in raw.split(b'"reference":"')[1:]:
+                text = fragment[: fragment.find(b'"')]
                 if b"?" in text or text.startswith(b"urn:"):
-                    plain.add(text)
+                    literal.add(text)
             continue
         try:
-            found |= asked(parse(raw))
-        except Refused:
+            names |= reference_names(parse(raw))
+        except RefusedError:
             continue
-    for text in plain:
-        found |= asked({"reference": text.decode(errors="replace")})
-    return found
+    for text in literal:
+        names |= reference_names({"reference": text.decode(errors="replace")})
+    return names
 
 
-def _numbered(source: Source) -> Iterator[tuple[bytes, int]]:
-    """The documents of a source as far as it can be read; what is doubtful is refused later, not here."""
+def _raw_documents(source: RecordFile) -> Iterator[tuple[bytes, int]]:
+    """Yield the documents of a source to index as far as it is readable; the export raises errors later."""
     if source.path == STDIN:
         return
     try:
-        yield from numbered(source)
-    except (Refused, OSError):
+        yield from read_numbered(source)
+    except (RefusedError, OSError):
         return
 
 
-def _readable(source: Source, kinds: set[str] | None) -> Iterator[dict[str, Any]]:
-    """The documents of a source that may be of some types."""
-    for raw, _ in _numbered(source):
-        head = _KIND.search(raw, 0, _HEAD) if kinds is not None and source.is_lines else None
-        if head is not None and head[1].decode() not in (kinds or ()) and head[1] != b"Bundle":
+def _parsed_documents(source: RecordFile, resource_types: set[str] | None) -> Iterator[dict[str, Any]]:
+    """Yield the parsed documents of a source to index that may have one of the types."""
+    for raw, _ in _raw_documents(source):
+        match = (
+            _RESOURCE_TYPE.search(raw, 0, _PREFIX_BYTES)
+            if resource_types is not None and source.is_ndjson
+            else None
+        )
+        if match is not None and match[1].decode() not in (resource_types or ()) and match[1] != b"Bundle":
             continue
         try:
             yield parse(raw)
-        except Refused:
+        except RefusedError:
             continue

@@ -1,14 +1,14 @@
-"""The rule table: which elements a rule finds, and what happens to them. The first match wins.
+"""Rule tables: paths of elements and methods; the first matching rule applies.
 
-A path is a small part of FHIRPath::
+A path is a subset of FHIRPath::
 
     Patient.birthDate                           an element of a resource type
     Observation.value                           every value[x]
-    nodesByType('HumanName')                    every element of a type, wherever it is
-    nodesByType('Coding').display               an element of these
-    Patient.telecom.where(system='phone').value only where a neighbour has a value
+    nodesByType('HumanName')                    every element of a type
+    nodesByType('Coding').display               a child of these elements
+    Patient.telecom.where(system='phone').value only where a sibling has a value
 
-Anything else is refused when the table is loaded, and so is an element that R4 does not know.
+Other expressions and elements that are not in R4 are refused when the table is loaded.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
+from abaton.deid.settings import DeidentificationRule
 from abaton.errors import SettingsError
-from abaton.deid.settings import Rule
-from abaton.fhir.elements import children, is_primitive, resources, table
+from abaton.fhir.elements import child_elements, element_table, is_primitive, resource_types
 
 _ROOT = re.compile(r"nodesByType\('([A-Za-z]\w*)'\)|([A-Z]\w*)")
 _STEP = re.compile(r"\.(?:where\(([a-z]\w*(?:\.[a-z]\w*)*)\s*=\s*'([^']*)'\)|([a-z]\w*))")
 
 
 @dataclass(frozen=True, slots=True)
-class Where:
-    """A condition on the element a path has reached: a neighbour must have this value.
+class PathCondition:
+    """Condition of a path: a child of the current element must have this value.
 
-    >>> Where(("system",), "phone").holds({"system": "phone"})
+    >>> PathCondition(("system",), "phone").holds({"system": "phone"})
     True
     """
 
@@ -38,54 +38,56 @@ class Where:
     value: str
 
     def holds(self, node: Any) -> bool:
-        """Whether the condition is met."""
-        found = [node]
+        """Return whether the where() condition of a rule path is satisfied."""
+        nodes = [node]
         for name in self.names:
             inner: list[Any] = []
-            for each in found:
-                child = each.get(name) if isinstance(each, dict) else None
+            for item in nodes:
+                child = item.get(name) if isinstance(item, dict) else None
                 inner.extend(child if isinstance(child, list) else () if child is None else (child,))
-            found = inner
-        return any(_text(each) == self.value for each in found)
+            nodes = inner
+        return any(_text(item) == self.value for item in nodes)
 
 
 def _text(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-Step = str | Where
+Step = str | PathCondition
 
 
 @dataclass(frozen=True, slots=True)
-class Path:
-    """A path that has been understood: where it starts, its steps, the types it can end at, and in which."""
+class RulePath:
+    """Parsed path: its root, its steps, the types of its elements, and the types of their parents."""
 
     by_type: bool
     root: str
     steps: tuple[Step, ...]
-    ends: frozenset[str]
-    owners: frozenset[str]
+    types: frozenset[str]
+    parent_types: frozenset[str]
 
     @property
     def text(self) -> str:
-        """The path as it is written."""
+        """Path of a de-identification rule as text."""
         start = f"nodesByType('{self.root}')" if self.by_type else self.root
         names = (
-            f".where({'.'.join(step.names)}='{step.value}')" if isinstance(step, Where) else f".{step}"
+            f".where({'.'.join(step.names)}='{step.value}')"
+            if isinstance(step, PathCondition)
+            else f".{step}"
             for step in self.steps
         )
         return start + "".join(names)
 
 
-def read_path(text: str) -> Path:
-    """Understand a path, or refuse it.
+def read_path(text: str) -> RulePath:
+    """Parse the path of a de-identification rule; raise an error if it is invalid.
 
-    >>> read_path("nodesByType('Coding').display").ends
+    >>> read_path("nodesByType('Coding').display").types
     frozenset({'string'})
     """
     start = _ROOT.match(text)
     if start is None:
-        _refuse(text, "it must start with a resource type or nodesByType('Type')")
+        _refuse_path(text, "start with a resource type or nodesByType('Type')")
     by_type, root = start[1] is not None, start[1] or start[2]
     _check_root(text, root, by_type)
     steps: list[Step] = []
@@ -94,89 +96,93 @@ def read_path(text: str) -> Path:
     while position < len(text):
         step = _STEP.match(text, position)
         if step is None:
-            _refuse(text, "it may only have element names and where(name='value')")
+            _refuse_path(text, "only element names and where(name='value') are supported")
         if step[3]:
             steps.append(step[3])
-            owners, types = types, _below(text, types, step[3])
+            owners, types = types, _child_types(text, types, step[3])
         else:
-            steps.append(Where(tuple(step[1].split(".")), step[2]))
+            steps.append(PathCondition(tuple(step[1].split(".")), step[2]))
             inner = types
             for name in step[1].split("."):
-                inner = _below(text, inner, name)
+                inner = _child_types(text, inner, name)
         position = step.end()
-    return Path(by_type, root, tuple(steps), types, owners)
+    return RulePath(by_type, root, tuple(steps), types, owners)
 
 
 def _check_root(text: str, root: str, by_type: bool) -> None:  # noqa: FBT001
-    known = resources() | {"Resource", "DomainResource"}
-    if (by_type and not (root in table() or _is_used(root))) or (by_type and root in known):
-        _refuse(text, "nodesByType names no R4 data type")
+    known = resource_types() | {"Resource", "DomainResource"}
+    if (by_type and not (root in element_table() or _is_primitive_type(root))) or (by_type and root in known):
+        _refuse_path(text, "nodesByType has an unknown R4 data type")
     if not by_type and root not in known:
-        _refuse(text, "it names no R4 resource type")
+        _refuse_path(text, "its resource type is not in R4")
 
 
-def _is_used(primitive: str) -> bool:
-    return any(element.type == primitive for fields in table().values() for element in fields.values())
+def _is_primitive_type(type_name: str) -> bool:
+    return any(
+        element.type == type_name for fields in element_table().values() for element in fields.values()
+    )
 
 
-def _below(text: str, types: frozenset[str], name: str) -> frozenset[str]:
-    found: set[str] = set()
+def _child_types(text: str, types: frozenset[str], name: str) -> frozenset[str]:
+    element_types: set[str] = set()
     for type_name in types:
-        fields = table().get(type_name, {})
-        found.update(element.type for element in children(fields, name))
-    if not found:
-        _refuse(text, f"R4 has no element '{name}' there")
-    return frozenset(found)
+        fields = element_table().get(type_name, {})
+        element_types.update(element.type for element in child_elements(fields, name))
+    if not element_types:
+        _refuse_path(text, f"R4 has no element '{name}' there")
+    return frozenset(element_types)
 
 
-def _refuse(text: str, why: str) -> NoReturn:
-    raise SettingsError(f'the rule path "{text}" is not understood: {why}', remedy="correct the rule table")
+def _refuse_path(text: str, problem: str) -> NoReturn:
+    raise SettingsError(f'the rule path "{text}" is invalid: {problem}', remedy="correct the rule table")
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
-    """One understood line of the table."""
+class ParsedRule:
+    """Parsed rule of a table."""
 
-    path: Path
+    path: RulePath
     method: str
     settings: tuple[tuple[str, str], ...]
 
     @property
     def name(self) -> str:
-        """How the line is named in a tally."""
+        """Name of the de-identification rule in counts: method and path."""
         return f"{self.method} {self.path.text}"
 
     @property
-    def primitive(self) -> bool:
-        """Whether the line can only end at plain values."""
-        return all(is_primitive(end) for end in self.path.ends)
+    def matches_primitives_only(self) -> bool:
+        """Whether the de-identification rule matches primitive values only."""
+        return all(is_primitive(type_name) for type_name in self.path.types)
 
 
-def understand(rules: Iterable[Rule]) -> tuple[Line, ...]:
-    """Understand a whole table, or refuse it."""
-    return tuple(Line(read_path(rule.path), rule.method, rule.settings) for rule in rules)
+def parse_rules(rules: Iterable[DeidentificationRule]) -> tuple[ParsedRule, ...]:
+    """Parse the rules of a rule table; raise an error if a path is invalid."""
+    return tuple(ParsedRule(read_path(rule.path), rule.method, rule.settings) for rule in rules)
 
 
-def read_table(text: str) -> tuple[Rule, ...]:
-    """Read a table written as ``path  method  name=value …``, one rule per line; ``#`` starts a remark.
+def read_table(text: str) -> tuple[DeidentificationRule, ...]:
+    """Read a rule table of lines ``path  method  name=value …``; ``#`` starts a comment.
 
     >>> read_table("Patient.birthDate  generalise to=year  # keep the year")[0].settings
     (('to', 'year'),)
     """
     rules = []
     for number, line in enumerate(text.splitlines(), 1):
-        words = _words(line.partition("#")[0])
-        if not words:
+        fields = _tokens(line.partition("#")[0])
+        if not fields:
             continue
-        if len(words) < 2 or any("=" not in word for word in words[2:]):
+        if len(fields) < 2 or any("=" not in token for token in fields[2:]):
             raise SettingsError(
-                f"rule line {number} is not 'path method name=value'", remedy="correct the table"
+                f"line {number} of the rule table is not 'path method name=value'", remedy="correct the line"
             )
-        pairs = (word.partition("=") for word in words[2:])
-        rules.append(Rule(words[0], words[1], tuple((name, value) for name, _, value in pairs)))
+        pairs = (token.partition("=") for token in fields[2:])
+        rules.append(
+            DeidentificationRule(fields[0], fields[1], tuple((name, value) for name, _, value in pairs))
+        )
     return tuple(rules)
 
 
-def _words(line: str) -> Sequence[str]:
-    # A quoted part of a where() may hold spaces.
+def _tokens(line: str) -> Sequence[str]:
+    # A quoted value of a where() may contain spaces.
     return re.findall(r"(?:[^\s']|'[^']*')+", line)

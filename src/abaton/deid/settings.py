@@ -1,12 +1,11 @@
-"""What a study needs to know, and how its records must be de-identified.
+"""Settings of de-identification and data requirements of a study.
 
-These are the only words the de-identifier takes from a study document. The study document is read and checked
-elsewhere; it ends in one :class:`Need`.
+A study document is parsed to one :class:`DataRequest`, the only input of the de-identifier from a study.
 
 Invariants:
-(1) everything here is frozen, hashable and made of plain values, so that it can be sent to another process;
-(2) a wrong value is refused when the object is made, never later;
-(3) an empty ``wants`` means that the study names no list, and every resource type may pass through the rules.
+(1) all objects are frozen, hashable and have simple values, so that they can be sent to another process;
+(2) an invalid value is refused when an object is created;
+(3) empty ``requirements`` mean that the study has no list, and the rules apply to all resource types.
 """
 
 from __future__ import annotations
@@ -19,39 +18,39 @@ from abaton.errors import SettingsError
 
 
 class Mechanism(StrEnum):
-    """The two privacy mechanisms of the paper."""
+    """Privacy mechanisms of the paper."""
 
     ANONYMISE = "anonymise"
     PSEUDONYMISE = "pseudonymise"
 
 
-class Identity(StrEnum):
-    """What replaces a person's identity when a study pseudonymises.
+class PseudonymScheme(StrEnum):
+    """Replacement of a subject's identity in a study that pseudonymises.
 
-    A pseudo-identity is random and lives only in the mapping table; a pseudonym comes from the study key.
+    A pseudo-identity is random and stored in the mapping table only; a pseudonym is derived from the study key.
     """
 
     PSEUDO_IDENTITY = "pseudo-identity"
     PSEUDONYM = "pseudonym"
 
 
-class Dates(StrEnum):
-    """What happens to a date: cut to its year, moved by the subject's own offset, or removed."""
+class DateHandling(StrEnum):
+    """Handling of dates: generalised to the year, shifted by the subject's offset, or removed."""
 
     YEAR = "year"
     SHIFT = "shift"
     REMOVE = "remove"
 
 
-class Preset(StrEnum):
-    """Which rule table the study starts from: Abaton's own, or the paper's."""
+class RulePreset(StrEnum):
+    """Built-in rule table."""
 
     DEFAULT = "default"
     PAPER = "paper"
 
 
-class Allowed(StrEnum):
-    """A named set of rules that keeps more than the preset does.
+class RuleOptIn(StrEnum):
+    """Named set of rules that keeps more than the preset.
 
     ``us-core``: race, ethnicity, sex at birth and gender identity of US Core. ``zip3``: the state and the first three
     digits of a ZIP code of the United States, by HIPAA's rule.
@@ -61,8 +60,8 @@ class Allowed(StrEnum):
     ZIP3 = "zip3"
 
 
-class Function(StrEnum):
-    """What a study wants of the matching resources (the function codes of InteropEHRate)."""
+class RequirementPurpose(StrEnum):
+    """Purpose of a data requirement (the function codes of InteropEHRate)."""
 
     ELEMENT = "element"
     AGE_FROM_DATE = "ageFromDate"
@@ -72,47 +71,49 @@ class Function(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Code:
-    """A code of a terminology; an empty system matches the code in any system.
+class CodePattern:
+    """Code of a terminology; an empty system matches the code in any system.
 
-    With ``begins`` every code is meant that begins so: a chapter of ICD-10, a class of ATC.
+    With ``is_prefix`` all codes with this prefix match: a chapter of ICD-10, a class of ATC.
 
-    >>> Code("http://www.whocc.no/atc", "C09", begins=True).means("http://www.whocc.no/atc", "C09AA02")
+    >>> CodePattern("http://www.whocc.no/atc", "C09", is_prefix=True).matches("http://www.whocc.no/atc", "C09AA02")
     True
     """
 
     system: str
     code: str
-    begins: bool = False
+    is_prefix: bool = False
 
-    def means(self, system: str, code: str) -> bool:
-        """Whether a record's code is meant."""
+    def matches(self, system: str, code: str) -> bool:
+        """Return whether a record's code matches this code of the de-identification settings."""
         if self.system not in ("", system):
             return False
-        return code.startswith(self.code) if self.begins else code == self.code
+        return code.startswith(self.code) if self.is_prefix else code == self.code
 
 
 @dataclass(frozen=True, slots=True)
 class CodeFilter:
-    """The element at ``path`` must carry one of the codes.
+    """Filter: the element at ``path`` must have one of the codes.
 
-    >>> CodeFilter("code", (Code("http://loinc.org", "8310-5"),)).path
+    >>> CodeFilter("code", (CodePattern("http://loinc.org", "8310-5"),)).path
     'code'
     """
 
     path: str
-    codes: tuple[Code, ...]
+    codes: tuple[CodePattern, ...]
 
     def __post_init__(self) -> None:
         if not self.path or not self.codes:
-            raise SettingsError("a code filter needs a path and at least one code", remedy="complete it")
+            raise SettingsError(
+                "a code filter has no path or no codes", remedy="add a path and at least one code"
+            )
 
 
 @dataclass(frozen=True, slots=True)
 class DateFilter:
-    """The element at ``path`` must touch the days from ``start`` to ``end`` (ISO dates; empty means open).
+    """Filter: the element at ``path`` must overlap the days from ``start`` to ``end`` (ISO dates; empty means open).
 
-    An empty path means whichever date says when the resource happened.
+    An empty path means any of the resource's clinical dates.
     """
 
     path: str
@@ -121,45 +122,47 @@ class DateFilter:
 
     def __post_init__(self) -> None:
         if not (self.start or self.end):
-            raise SettingsError("a date filter needs a start or an end", remedy="give one as YYYY-MM-DD")
+            raise SettingsError("a date filter has neither start nor end", remedy="add one as YYYY-MM-DD")
         if self.start and self.end and self.start[:10] > self.end[:10]:
             raise SettingsError("a date filter starts after its end", remedy="swap start and end")
 
 
 @dataclass(frozen=True, slots=True)
-class Want:
-    """One line of a study's list: a resource type, which of them, and what of them.
+class DataRequirement:
+    """One data requirement of a study: a resource type, filters, and a purpose.
 
-    ``elements`` are the attributes of the function ``element`` ("value" stands for every ``value[x]``), or
-    the element holding the date for ``ageFromDate``. Filters are joined by *and*, the codes inside a filter
+    ``elements`` are the elements of the purpose ``element`` ("value" means every ``value[x]``), or
+    the element with the date for ``ageFromDate``. Filters are combined by *and*, the codes of a filter
     by *or*.
 
-    >>> Want("Observation", Function.ELEMENT, elements=("code", "value")).elements
+    >>> DataRequirement("Observation", RequirementPurpose.ELEMENT, elements=("code", "value")).elements
     ('code', 'value')
     """
 
     type: str
-    function: Function = Function.DATA
+    purpose: RequirementPurpose = RequirementPurpose.DATA
     elements: tuple[str, ...] = ()
     codes: tuple[CodeFilter, ...] = ()
     dates: tuple[DateFilter, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.type.isalpha():
-            raise SettingsError("a study wants a resource type that is not a name", remedy="use an R4 type")
-        if self.function is Function.ELEMENT and not self.elements:
             raise SettingsError(
-                f"the function 'element' of {self.type} names no element", remedy="list the elements to keep"
+                f"the resource type '{self.type}' of a data requirement is invalid", remedy="use an R4 type"
+            )
+        if self.purpose is RequirementPurpose.ELEMENT and not self.elements:
+            raise SettingsError(
+                f"the data requirement of {self.type} has no elements", remedy="list the elements to keep"
             )
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
-    """One line of a rule table: what happens to the elements that a path finds. The first match wins.
+class DeidentificationRule:
+    """One rule of a rule table: a path and the method for its elements. The first match wins.
 
-    ``settings`` are the method's own words and values, for example ``(("width", "5"),)``.
+    ``settings`` are the method's settings, for example ``(("width", "5"),)``.
 
-    >>> Rule("nodesByType('HumanName')", "redact").method
+    >>> DeidentificationRule("nodesByType('HumanName')", "redact").method
     'redact'
     """
 
@@ -169,72 +172,71 @@ class Rule:
 
 
 @dataclass(frozen=True, slots=True)
-class Deidentification:
-    """How a study wants its records de-identified.
+class DeidentificationSettings:
+    """De-identification settings of a study.
 
-    ``rules`` come before those of the preset. ``keep_country`` keeps the country of a patient's address. ``allow``
-    names sets of rules that keep more.
-    ``shift_days`` bounds the offset when dates are shifted. ``link_sites`` gives one subject the same
-    pseudonym at every site that holds the study key; ``link_by`` is the system of the identifier by which people are
-    the same everywhere (a national number), without which a site's own ids would make strangers one person.
-    ``count_floor`` is the smallest number that a ``count`` may answer.
+    ``rules`` precede those of the preset. ``keep_country`` keeps the country of a patient's address. ``opt_ins``
+    are named sets of rules that keep more.
+    ``max_shift_days`` bounds the offset when dates are shifted. ``link_across_sites`` gives a subject the same
+    pseudonym at every site that has the study key; ``link_identifier`` is the system of the identifier that is the
+    same at all sites (a national number), since local ids of different subjects may be equal.
     """
 
     mechanism: Mechanism = Mechanism.ANONYMISE
-    identity: Identity = Identity.PSEUDONYM
-    dates: Dates = Dates.YEAR
-    preset: Preset = Preset.DEFAULT
-    rules: tuple[Rule, ...] = ()
+    identity: PseudonymScheme = PseudonymScheme.PSEUDONYM
+    dates: DateHandling = DateHandling.YEAR
+    preset: RulePreset = RulePreset.DEFAULT
+    rules: tuple[DeidentificationRule, ...] = ()
     keep_country: bool = False
-    allow: tuple[Allowed, ...] = ()
-    shift_days: int = 180
-    link_sites: bool = False
-    link_by: str = ""
-    count_floor: int = 5
+    opt_ins: tuple[RuleOptIn, ...] = ()
+    max_shift_days: int = 180
+    link_across_sites: bool = False
+    link_identifier: str = ""
 
     def __post_init__(self) -> None:
-        if not 1 <= self.shift_days <= 3650:
-            raise SettingsError("shift_days must lie between 1 and 3650", remedy="choose for example 180")
-        if self.link_sites != bool(self.link_by):
+        if not 1 <= self.max_shift_days <= 3650:
             raise SettingsError(
-                "linking sites needs an identifier by which a person is the same at all of them",
-                remedy="set link_sites = true and link_by = 'the system of that identifier', or neither",
+                f"max_shift_days is {self.max_shift_days}", remedy="use 1 to 3650 days, for example 180"
             )
-        if self.link_sites and self.mechanism is not Mechanism.PSEUDONYMISE:
+        if self.link_across_sites != bool(self.link_identifier):
             raise SettingsError(
-                "an anonymising study cannot link its sites",
-                remedy="set mechanism = 'pseudonymise', or link nothing",
+                f"link_across_sites is {self.link_across_sites} and link_identifier is '{self.link_identifier}'",
+                remedy="set link_across_sites = true and link_identifier = 'URL of the identifier system', or neither",
             )
-        if self.count_floor < 1:
-            raise SettingsError("count_floor must be at least 1", remedy="choose for example 5")
+        if self.link_across_sites and self.mechanism is not Mechanism.PSEUDONYMISE:
+            raise SettingsError(
+                "link_across_sites is true, but mechanism is 'anonymise'",
+                remedy="set mechanism = 'pseudonymise', or link_across_sites = false",
+            )
 
 
 @dataclass(frozen=True, slots=True)
-class Need:
-    """All that the de-identifier has to know of a study.
+class DataRequest:
+    """Data requirements and de-identification settings of a study.
 
-    >>> Need(study="heart-2026").deidentification.mechanism.value
+    >>> DataRequest(study="heart-2026").deidentification.mechanism.value
     'anonymise'
     """
 
     study: str
-    wants: tuple[Want, ...] = ()
-    deidentification: Deidentification = field(default_factory=Deidentification)
+    requirements: tuple[DataRequirement, ...] = ()
+    deidentification: DeidentificationSettings = field(default_factory=DeidentificationSettings)
+    min_cell_count: int = 5
 
     def __post_init__(self) -> None:
         if not self.study.strip():
-            raise SettingsError("a study needs an identifier", remedy="give it one that no other study has")
+            raise SettingsError("the study has no identifier", remedy="set a unique identifier")
 
     @property
     def types(self) -> frozenset[str]:
-        """The resource types that the study asks for; empty when it names no list."""
-        return frozenset(want.type for want in self.wants)
+        """Resource types that the de-identification settings require; empty if the study has no list."""
+        return frozenset(requirement.type for requirement in self.requirements)
 
-    def wants_of(self, resource_type: str) -> tuple[Want, ...]:
-        """The lines of the study's list about one resource type."""
-        return tuple(want for want in self.wants if want.type == resource_type)
+    def requirements_of(self, resource_type: str) -> tuple[DataRequirement, ...]:
+        """Return the data requirements of one resource type in the de-identification settings."""
+        return tuple(requirement for requirement in self.requirements if requirement.type == resource_type)
 
     @classmethod
-    def everything(cls, study: str, deidentification: Deidentification | None = None) -> Self:
-        """The need of a study that names no list: every type, after de-identification."""
-        return cls(study, (), deidentification or Deidentification())
+    def everything(cls, study: str, deidentification: DeidentificationSettings | None = None) -> Self:
+        """Return the settings of a study without data requirements: all types, after de-identification."""
+        return cls(study, (), deidentification or DeidentificationSettings())

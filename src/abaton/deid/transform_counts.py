@@ -1,4 +1,4 @@
-"""The tally: how much was read, kept and dropped, by path and reason; never a value."""
+"""Counts of read, kept and dropped resources and elements, by path and reason, without values."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-from abaton.deid.context import Notes
+from abaton.deid.context import TransformLog
 
-Where = tuple[str, str]  # the element's path and the reason
+PathReason = tuple[str, str]  # path of the element, or resource type; and the reason
 
 
 @dataclass(slots=True)
-class Tally:
-    """Counts of one run; two of them can be added.
+class TransformCounts:
+    """Counts of a de-identification, which can be added.
 
-    >>> one, other = Tally(), Tally()
+    >>> one, other = TransformCounts(), TransformCounts()
     >>> one.read["Patient"] += 1
     >>> other.read["Patient"] += 2
     >>> one.add(other)
@@ -24,49 +24,49 @@ class Tally:
     """
 
     read: Counter[str] = field(default_factory=Counter)
-    kept: Counter[str] = field(default_factory=Counter)
-    left_out: Counter[Where] = field(default_factory=Counter)
-    dropped: Counter[Where] = field(default_factory=Counter)
-    passed: Counter[Where] = field(default_factory=Counter)
-    answers: Counter[str] = field(default_factory=Counter)
+    kept_resources: Counter[str] = field(default_factory=Counter)
+    dropped_resources: Counter[PathReason] = field(default_factory=Counter)
+    dropped: Counter[PathReason] = field(default_factory=Counter)
+    passed: Counter[PathReason] = field(default_factory=Counter)
+    requirement_counts: Counter[str] = field(default_factory=Counter)
     refused: int = 0
 
-    def note(self, notes: Notes) -> None:
-        """Count what was noted, and clear the notes."""
-        self.read.update(notes.read)
-        self.kept.update(notes.kept)
-        self.left_out.update(notes.left_out)
-        self.dropped.update(notes.drops)
-        self.passed.update(notes.passes)
-        self.answers.update(notes.answers)
-        for each, count in Counter(notes.seen).items():
-            for where in each.drops:
-                self.dropped[where] += count
-        notes.clear()
+    def add_log(self, log: TransformLog) -> None:
+        """Add the entries of a transform log to the counts, and clear the log."""
+        self.read.update(log.read)
+        self.kept_resources.update(log.kept_resources)
+        self.dropped_resources.update(log.dropped_resources)
+        self.dropped.update(log.drops)
+        self.passed.update(log.passes)
+        self.requirement_counts.update(log.requirement_counts)
+        for dropped, count in Counter(log.shape_drops).items():
+            for path_reason in dropped.drops:
+                self.dropped[path_reason] += count
+        log.clear()
 
-    def add(self, other: Tally) -> None:
-        """Add another tally to this one."""
+    def add(self, other: TransformCounts) -> None:
+        """Add other transform counts to these."""
         self.read.update(other.read)
-        self.kept.update(other.kept)
-        self.left_out.update(other.left_out)
+        self.kept_resources.update(other.kept_resources)
+        self.dropped_resources.update(other.dropped_resources)
         self.dropped.update(other.dropped)
         self.passed.update(other.passed)
-        self.answers.update(other.answers)
+        self.requirement_counts.update(other.requirement_counts)
         self.refused += other.refused
 
     def row(self) -> dict[str, Any]:
-        """The tally in the form that is printed as JSON."""
+        """Return the transform counts as JSON values."""
         return {
             "read": dict(sorted(self.read.items())),
-            "kept": dict(sorted(self.kept.items())),
-            "left_out": _list(self.left_out, "type"),
-            "dropped": _list(self.dropped, "path"),
-            "answers": dict(sorted(self.answers.items())),
+            "kept": dict(sorted(self.kept_resources.items())),
+            "dropped_resources": _count_rows(self.dropped_resources, "type"),
+            "dropped": _count_rows(self.dropped, "path"),
+            "requirement_counts": dict(sorted(self.requirement_counts.items())),
             "refused": self.refused,
         }
 
 
-def _list(counts: Counter[Where], name: str) -> list[dict[str, Any]]:
+def _count_rows(counts: Counter[PathReason], name: str) -> list[dict[str, Any]]:
     return [
         {name: path, "reason": reason, "count": count} for (path, reason), count in sorted(counts.items())
     ]

@@ -1,19 +1,19 @@
-"""What a finished run is good for: its model as a file that other programs use."""
+"""Deployment of a trained model: export, predictions for new patients, model card."""
 
-from abaton.deployment.model_card import card_of
-from abaton.deployment.model_export import FORMS, export, load_model
-from abaton.deployment.portable_model import Layer, UsableModel, usable
-from abaton.deployment.prediction import Predictions, Unfit, predict
+from abaton.deployment.model_card import make_model_card
+from abaton.deployment.model_export import EXPORT_FORMATS, export_model, load_model
+from abaton.deployment.portable_model import PortableLayer, PortableModel, to_portable_model
+from abaton.deployment.prediction import NotApplicableError, Predictions, predict
 
 __all__ = [
-    "FORMS",
-    "Layer",
+    "EXPORT_FORMATS",
+    "NotApplicableError",
+    "PortableLayer",
+    "PortableModel",
     "Predictions",
-    "Unfit",
-    "UsableModel",
-    "card_of",
-    "export",
+    "export_model",
     "load_model",
+    "make_model_card",
     "predict",
-    "usable",
+    "to_portable_model",
 ]

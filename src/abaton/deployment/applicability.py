@@ -1,7 +1,7 @@
-"""Whether a model fits new people: their units, their columns, and whether they resemble those whom it learned from.
+"""Applicability of a model to new patients: eligibility, units, missing inputs and shifts of the distribution.
 
-What it learned from is known by what sites told for scaling: of every column the mean and the deviation, and how often
-an input was known; nothing of few people. What does not fit is either a remark or a reason to refuse.
+The reference is what the sites released for scaling: mean and standard deviation of each column, and the fraction of
+training subjects with a value. An issue is either a warning or blocks the prediction.
 """
 
 from __future__ import annotations
@@ -13,130 +13,150 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from abaton.features import Column, Reason
-from abaton.deployment.new_patients import Newcomers
+from abaton.deployment.new_patients import NewPatients
+from abaton.features import FeatureColumn, MissingReason
 
-_UNITS = (Reason.NO_UNIT, Reason.UNKNOWN_UNIT, Reason.OTHER_UNIT)
-_CODES = (Reason.OTHER_CODE, Reason.OTHER_SYSTEM)
-_ALMOST_ALL = 0.9  # an input that so many had must be there
-_MANY = 0.2  # values for so many people in a wrong unit are no slip
-_RARER = 0.3  # so much more often missing is another way of recording
-_SHIFT, _SURE = 0.5, 3.0  # how many deviations a mean may move, and how sure that must be
-_FAR, _SOME = 3.0, 5  # so far away is another unit or another population, if so many people say so
-_IMPOSSIBLE = 5.0  # deviations: for whomever
-_UNUSUAL = 4.0
+_UNITS = (MissingReason.NO_UNIT, MissingReason.UNKNOWN_UNIT, MissingReason.OTHER_UNIT)
+_CODES = (MissingReason.OTHER_CODE, MissingReason.OTHER_SYSTEM)
+_REQUIRED_FRACTION = 0.9  # inputs known for this fraction of training subjects are required
+_MAX_WRONG_UNIT_FRACTION = 0.2  # from this fraction on, wrong units block
+_MAX_MISSING_INCREASE = 0.3  # in the fraction of missing values
+_MAX_SHIFT_STD, _MIN_Z = 0.5, 3.0  # shift of a mean, and its z-score, from which on it is a warning
+_EXTREME_SHIFT_STD, _MIN_PATIENTS = 3.0, 5  # blocks: another unit or another population
+_EXTREME_SHIFT_STD_FEW = 5.0  # for fewer than _MIN_PATIENTS
+_UNUSUAL_VALUE_STD = 4.0
 
 
 @dataclass(frozen=True, slots=True)
-class Misfit:
-    """Something that does not fit: about what, what it is, and whether nothing should be foretold because of it."""
+class ApplicabilityIssue:
+    """Mismatch between new patients and a model: its scope, what it is, and whether it blocks the prediction."""
 
-    about: str
+    scope: str
     what: str
-    refuses: bool = False
+    is_blocking: bool = False
 
     def __str__(self) -> str:
-        return f"{self.about}: {self.what}"
+        return f"{self.scope}: {self.what}"
 
 
-def misfits(people: Newcomers, use: Mapping[str, Any]) -> list[Misfit]:
-    """Everything in which new people do not fit a model, the worst first.
+def applicability_issues(patients: NewPatients, deployment: Mapping[str, Any]) -> list[ApplicabilityIssue]:
+    """Return all issues of applicability of a model to new patients, blocking ones first.
 
     Args:
-        people: Who was read.
-        use: What the run says of its columns: `scale` and `known`.
+        patients: The patients' records as the model's columns.
+        deployment: The run's deployment entry with `scale` and `known` of its columns.
     """
-    found = [
-        *_on_population(people),
-        *_on_findings(people),
-        *(_on_columns(people, use) if people.table is not None else ()),
+    issues = [
+        *_check_population(patients),
+        *_check_quality_issues(patients),
+        *(_check_columns(patients, deployment) if patients.table is not None else ()),
     ]
-    return sorted(found, key=lambda each: not each.refuses)
+    return sorted(issues, key=lambda issue: not issue.is_blocking)
 
 
-def unusual(x: NDArray[np.float64], columns: Sequence[Column], use: Mapping[str, Any]) -> list[list[str]]:
-    """For each row the measured columns whose value is far outside of what the model has learned from."""
-    made: list[list[str]] = [[] for _ in x]
+def unusual_values(
+    x: NDArray[np.float64], columns: Sequence[FeatureColumn], deployment: Mapping[str, Any]
+) -> list[list[str]]:
+    """Return, for applicability, each row's measured columns whose value is far from the training mean."""
+    unusual: list[list[str]] = [[] for _ in x]
     for i, column in enumerate(columns):
-        if column.measured:
-            mean, deviation, _ = use["scale"][column.name]
-            for row in np.flatnonzero(np.abs(x[:, i] - mean) > _UNUSUAL * deviation):
-                made[row].append(column.name)
-    return made
+        if column.is_numeric:
+            mean, std, _ = deployment["scale"][column.name]
+            for row in np.flatnonzero(np.abs(x[:, i] - mean) > _UNUSUAL_VALUE_STD * std):
+                unusual[row].append(column.name)
+    return unusual
 
 
-def _on_population(people: Newcomers) -> Iterator[Misfit]:
-    nobody = people.table is None
-    for reason, count in people.not_eligible.items():
-        yield Misfit(
-            "population", f"{_people(count)} left out, whom the study would not take: {reason}", nobody
+def _check_population(patients: NewPatients) -> Iterator[ApplicabilityIssue]:
+    is_empty = patients.table is None
+    for reason, count in patients.not_eligible.items():
+        yield ApplicabilityIssue(
+            "population", f"{_count_patients(count)} excluded, not eligible for the study: {reason}", is_empty
         )
-    for reason, count in people.no_row.items():
-        yield Misfit("columns", f"{_people(count)} left out: {reason}", nobody)
-    for reason, count in people.set_aside.items():
-        yield Misfit("records", f"{reason}, {count} times", nobody)
-    if nobody and not people.not_eligible and not people.no_row:
-        yield Misfit("records", "there is nobody whom the model could be asked about", refuses=True)
+    for reason, count in patients.no_row.items():
+        yield ApplicabilityIssue("columns", f"{_count_patients(count)} excluded: {reason}", is_empty)
+    for reason, count in patients.skipped.items():
+        yield ApplicabilityIssue("records", f"{reason}, {count} times", is_empty)
+    if is_empty and not patients.not_eligible and not patients.no_row:
+        yield ApplicabilityIssue("records", "no patient can be predicted", is_blocking=True)
 
 
-def _on_findings(people: Newcomers) -> Iterator[Misfit]:
-    everybody = 0 if people.table is None else len(people.table)
-    for each in people.report.findings:
-        if each.reason in _UNITS:
-            grave = int(each.count) >= _MANY * everybody
-            words = each.remedy if grave else "they count as missing"
-            yield Misfit(each.about, f"{each.reason.value}, {each.count} times; {words}", grave)
-        elif each.reason in _CODES:
-            system = f" ({each.system})" if each.system else ""
-            yield Misfit(each.about, f"{each.reason.value}{system}, {each.count} times")
+def _check_quality_issues(patients: NewPatients) -> Iterator[ApplicabilityIssue]:
+    patient_count = 0 if patients.table is None else len(patients.table)
+    for quality_issue in patients.report.issues:
+        if quality_issue.reason in _UNITS:
+            is_blocking = int(quality_issue.count) >= _MAX_WRONG_UNIT_FRACTION * patient_count
+            remedy = quality_issue.remedy if is_blocking else "these values count as missing"
+            yield ApplicabilityIssue(
+                quality_issue.subject,
+                f"{quality_issue.reason.value}, {quality_issue.count} times; {remedy}",
+                is_blocking,
+            )
+        elif quality_issue.reason in _CODES:
+            system = f" ({quality_issue.system})" if quality_issue.system else ""
+            yield ApplicabilityIssue(
+                quality_issue.subject, f"{quality_issue.reason.value}{system}, {quality_issue.count} times"
+            )
 
 
-def _on_columns(people: Newcomers, use: Mapping[str, Any]) -> Iterator[Misfit]:
-    table = people.table
+def _check_columns(patients: NewPatients, deployment: Mapping[str, Any]) -> Iterator[ApplicabilityIssue]:
+    table = patients.table
     assert table is not None
-    seen = set()
+    checked_inputs = set()
     for i, column in enumerate(table.columns):
-        if column.name not in use["scale"]:
+        if column.name not in deployment["scale"]:
             continue
         values = table.x[:, i]
         known = values[~np.isnan(values)]
-        if column.input not in seen:
-            seen.add(column.input)
-            yield from _on_gaps(column.input, len(known), len(values), use["known"].get(column.input, 1.0))
+        if column.input not in checked_inputs:
+            checked_inputs.add(column.input)
+            yield from _check_missing_values(
+                column.input, len(known), len(values), deployment["known"].get(column.input, 1.0)
+            )
         if len(known):
-            yield from _on_shift(column, known, use["scale"][column.name])
+            yield from _check_shift(column, known, deployment["scale"][column.name])
 
 
-def _on_gaps(name: str, known: int, people: int, before: float) -> Iterator[Misfit]:
-    share = known / people
-    if not known and before >= _ALMOST_ALL:
-        yield Misfit(
-            name, f"nobody has a value, and {before:.0%} had one of those whom it learned from", True
+def _check_missing_values(
+    name: str, known: int, patient_count: int, training_fraction: float
+) -> Iterator[ApplicabilityIssue]:
+    fraction = known / patient_count
+    if not known and training_fraction >= _REQUIRED_FRACTION:
+        yield ApplicabilityIssue(
+            name, f"no patient has a value; {training_fraction:.0%} of training subjects had one", True
         )
-    elif before - share > _RARER and (not known or people >= _SOME):
-        yield Misfit(
-            name, f"{share:.0%} have a value, {before:.0%} had one of those whom the model learned from"
+    elif training_fraction - fraction > _MAX_MISSING_INCREASE and (
+        not known or patient_count >= _MIN_PATIENTS
+    ):
+        yield ApplicabilityIssue(
+            name,
+            f"{fraction:.0%} of patients have a value, {training_fraction:.0%} of training subjects had one",
         )
 
 
-def _on_shift(column: Column, known: NDArray[np.float64], scale: Sequence[Any]) -> Iterator[Misfit]:
-    mean, deviation, _ = scale
-    if not column.measured and not mean:
-        if yes := int(np.count_nonzero(known)):
-            yield Misfit(column.name, f"{_people(yes)}, and nobody was of those whom the model learned from")
+def _check_shift(
+    column: FeatureColumn, known: NDArray[np.float64], scale: Sequence[Any]
+) -> Iterator[ApplicabilityIssue]:
+    mean, std, _ = scale
+    if not column.is_numeric and not mean:
+        if positives := int(np.count_nonzero(known)):
+            yield ApplicabilityIssue(column.name, f"{_count_patients(positives)}, and no training subject")
         return
-    away, several = float(known.mean() - mean) / deviation, len(known) >= _SOME
-    far = column.measured and abs(away) > (_FAR if several else _IMPOSSIBLE)
-    sure = several and abs(away) > _SHIFT and abs(away) * np.sqrt(len(known)) > _SURE
-    if not far and not sure:
+    shift, has_enough = float(known.mean() - mean) / std, len(known) >= _MIN_PATIENTS
+    is_extreme = column.is_numeric and abs(shift) > (
+        _EXTREME_SHIFT_STD if has_enough else _EXTREME_SHIFT_STD_FEW
+    )
+    is_significant = has_enough and abs(shift) > _MAX_SHIFT_STD and abs(shift) * np.sqrt(len(known)) > _MIN_Z
+    if not is_extreme and not is_significant:
         return
-    why = "another unit, or another population" if far else "the model knows such people less well"
-    if column.measured:
-        words = f"the mean is {known.mean():.4g}, it was {mean:.4g} ({away:+.1f} deviations): {why}"
+    explanation = "another unit, or another population" if is_extreme else "predictions may be less accurate"
+    if column.is_numeric:
+        means = f"the mean is {known.mean():.4g}, in training {mean:.4g}"
+        text = f"{means} ({shift:+.1f} standard deviations): {explanation}"
     else:
-        words = f"{known.mean():.0%} are, {mean:.0%} were of those whom the model learned from: {why}"
-    yield Misfit(column.name, words, far)
+        text = f"{known.mean():.0%} of patients, {mean:.0%} of training subjects: {explanation}"
+    yield ApplicabilityIssue(column.name, text, is_extreme)
 
 
-def _people(count: int) -> str:
-    return "1 person" if count == 1 else f"{count:,} people"
+def _count_patients(count: int) -> str:
+    return "1 patient" if count == 1 else f"{count:,} patients"

@@ -1,6 +1,6 @@
-"""The model card as data: what a model is for, whom it was learned from, how good it is, and what it does not promise.
+"""Model card as data: intended use, training subjects, performance, calibration, limitations, provenance.
 
-Everything in it comes from the run and its study document; small numbers stay masked as they are in the report.
+All entries come from the run and its study document; small counts are suppressed as in the report.
 """
 
 from __future__ import annotations
@@ -8,28 +8,28 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from abaton.deployment.portable_model import to_portable_model
 from abaton.errors import SettingsError
 from abaton.federation import COMMUNITY, Run
-from abaton.deployment.portable_model import usable
 
 FORMAT = "abaton.model-card/1"
 
 Section = list[dict[str, Any]]
 
 
-def card_of(run: Run) -> dict[str, Any]:
-    """The model card of a study's run, as plain data; the texts are made from exactly this.
+def make_model_card(run: Run) -> dict[str, Any]:
+    """Return the model card of a study run as JSON values, the source of its Markdown and HTML.
 
     Raises:
-        SettingsError: The run is no study's, or has not ended.
+        SettingsError: The run is not a study run, or is not finished.
     """
-    told = run.report()
-    if told["kind"] != "study":
+    report = run.report()
+    if report["kind"] != "study":
         raise SettingsError(
-            f"run '{run.name}' is no study's", where="model card", remedy="choose a run of 'abaton run'"
+            f"run '{run.name}' is not a study run", where="model card", remedy="choose a run of 'abaton run'"
         )
-    study, made = told["study"], usable(run)
-    lines = [line for line in told["results"]["evaluation"]["lines"] if line["model"] == COMMUNITY]
+    study, model = report["study"], to_portable_model(run)
+    rows = [row for row in report["results"]["evaluation"]["rows"] if row["model"] == COMMUNITY]
     return {
         "format": FORMAT,
         "run": run.name,
@@ -37,101 +37,111 @@ def card_of(run: Run) -> dict[str, Any]:
         "intended_use": {
             "question": study["question"],
             "purpose": study["purpose"],
-            "asked_by": study["centre"],
-            "learns": study["outcome"],
-            "not_for": "deciding about a person without a clinician; people who the study would not have taken; "
-            "other units or other columns than those below",
+            "centre": study["centre"],
+            "outcome": study["outcome"],
+            "not_for": "decisions about a patient without a clinician; patients who are not eligible for the study; "
+            "units or columns other than those below",
         },
         "model": {
-            "network": told["method"]["network"],
-            "columns": list(made.columns),
-            "classes": list(made.classes),
-            "parameters": sum(layer.weight.size + layer.bias.size for layer in made.layers),
+            "architecture": report["method"]["model"],
+            "columns": list(model.columns),
+            "classes": list(model.classes),
+            "parameters": sum(layer.weight.size + layer.bias.size for layer in model.layers),
         },
-        "cohort": [_cohort(site, each) for site, each in told["cohort"]["sites"].items()],
-        "performance": [_performance(line) for line in lines],
+        "cohort": [_cohort(site, cohort) for site, cohort in report["cohort"]["sites"].items()],
+        "performance": [_performance(row) for row in rows],
         "calibration": _calibration(run),
-        "goes_by": _goes_by(run),
-        "personal": (run.result.get("personal") or {}).get("lines", []),
-        "limits": [*_weak(lines), *_worse(run), *told["privacy"]["limits"]],
+        "permutation_importance": _permutation_importance(run),
+        "personal_models": (run.result.get("personal_models") or {}).get("rows", []),
+        "limitations": [
+            *_performance_limitations(rows),
+            *_local_benefit_limitations(run),
+            *report["privacy"]["limitations"],
+        ],
         "privacy": {
-            "records": f"{study['mechanism']}d where they live; what travels: {', '.join(study['shares'])}",
-            "smallest_count": study["smallest_count"],
-            "anonymity": told["privacy"]["anonymity"],
+            "records": f"{study['mechanism']}d at the site; shared data: {', '.join(study['shared_data'])}",
+            "min_cell_count": study["min_cell_count"],
+            "anonymity": report["privacy"]["anonymity"],
         },
         "provenance": {
             "study": study["id"],
             "document": study["hash"],
-            "model": told["reproduce"]["model"],
-            "tables": told["reproduce"]["tables"],
-            "made": told["created"],
-            "software": told["reproduce"]["versions"],
+            "model": report["provenance"]["model"],
+            "tables": report["provenance"]["tables"],
+            "created": report["created"],
+            "software": report["provenance"]["versions"],
         },
     }
 
 
-def _cohort(site: str, told: Mapping[str, Any]) -> dict[str, str]:
-    stages = {each["stage"]: each["subjects"] for each in told["funnel"]}
+def _cohort(site: str, cohort: Mapping[str, Any]) -> dict[str, str]:
+    stages = {stage["stage"]: stage["subjects"] for stage in cohort["attrition"]}
     return {"site": site, **stages}
 
 
-def _performance(line: Mapping[str, Any]) -> dict[str, Any]:
+def _performance(row: Mapping[str, Any]) -> dict[str, Any]:
     return {
-        "group": line["subset"],
-        "people": line["subjects"],
-        "sites": line["sites"],
-        "measures": line["measures"],
+        "group": row["group"],
+        "subjects": row["subjects"],
+        "sites": row["sites"],
+        "metrics": row["metrics"],
     }
 
 
-def _weak(lines: Iterable[Mapping[str, Any]]) -> list[str]:
-    """What the performance itself warns of: groups too small to judge, intervals that reach chance."""
-    given = list(lines)
-    untold = [line["subset"] for line in given if line["measures"] is None]
-    chance = [
-        line["subset"]
-        for line in given
-        if (auroc := (line["measures"] or {}).get("auroc"))
+def _performance_limitations(rows: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Return a model card's limitations by performance: groups too small, AUROC intervals that include 0.5."""
+    evaluated = list(rows)
+    suppressed = [row["group"] for row in evaluated if row["metrics"] is None]
+    uninformative = [
+        row["group"]
+        for row in evaluated
+        if (auroc := (row["metrics"] or {}).get("auroc"))
         and auroc.get("low") is not None
         and auroc["low"] <= 0.5
     ]
-    found = []
-    if untold:
-        found.append(f"Too few people to judge the model for: {', '.join(untold)}.")
-    if chance:
-        found.append(f"The interval of the AUROC reaches chance (.5) for: {', '.join(chance)}.")
-    return found
+    limitations = []
+    if suppressed:
+        limitations.append(f"Too few subjects to evaluate the model for: {', '.join(suppressed)}.")
+    if uninformative:
+        limitations.append(
+            f"The confidence interval of the AUROC includes 0.5 for: {', '.join(uninformative)}."
+        )
+    return limitations
 
 
 def _calibration(run: Run) -> dict[str, Any]:
-    """How predicted chances compare with what happened, and by which line they can be corrected."""
+    """Return the model card's calibration curve of the community model, and the recalibration line."""
     evaluation = run.result["evaluation"]
     points = evaluation["curves"].get(COMMUNITY, {}).get("calibration", [])
-    line = evaluation.get("recalibration", {}).get(COMMUNITY)
+    recalibration = evaluation.get("recalibration", {}).get(COMMUNITY)
     return {
-        "points": [{"predicted": predicted, "happened": share} for predicted, share in points],
-        "correction": None if line is None else {"intercept": line[0], "slope": line[1]},
+        "points": [{"predicted": predicted, "observed": proportion} for predicted, proportion in points],
+        "recalibration": None
+        if recalibration is None
+        else {"intercept": recalibration[0], "slope": recalibration[1]},
     }
 
 
-def _goes_by(run: Run) -> list[dict[str, Any]]:
-    """The inputs by how much worse the model is without them, if the study asked for it."""
-    told = (run.result.get("explanation") or {}).get("importance", [])
+def _permutation_importance(run: Run) -> list[dict[str, Any]]:
+    """Return the model card's permutation importance of inputs over all sites, if the study requests it."""
+    importance = (run.result.get("interpretability") or {}).get("importance", [])
     return [
-        {"input": each["input"], "loses": {key: each[key] for key in ("value", "low", "high")}}
-        for each in told
-        if each["of"] == "all"
+        {"input": row["input"], "importance": {key: row[key] for key in ("value", "low", "high")}}
+        for row in importance
+        if row["grouping"] == "all"
     ]
 
 
-def _worse(run: Run) -> list[str]:
-    """Where the community model is worse than the model that a site has of its own rows."""
-    lines = (run.result.get("personal") or {}).get("lines", [])
+def _local_benefit_limitations(run: Run) -> list[str]:
+    """Return the model card's limitation that names sites at which the local-only model is better."""
+    rows = (run.result.get("personal_models") or {}).get("rows", [])
     sites = [
-        line["site"]
-        for line in lines
-        if line["model"] == COMMUNITY and line["gain"]["high"] is not None and line["gain"]["high"] < 0
+        row["site"]
+        for row in rows
+        if row["model"] == COMMUNITY
+        and row["gain_over_local_only"]["high"] is not None
+        and row["gain_over_local_only"]["high"] < 0
     ]
     return (
-        [f"The site's own model is better than the community model at: {', '.join(sites)}."] if sites else []
+        [f"The local-only model is better than the community model at: {', '.join(sites)}."] if sites else []
     )

@@ -1,8 +1,6 @@
-"""A model as an ONNX graph: missing values, scaling, layers and chances are all inside, so any runtime can ask it.
+"""Model files: ONNX, safetensors and scikit-learn, selected by the suffix.
 
-A model as a file of weights (safetensors), which holds numbers and words and can do nothing else.
-
-Export a run's model: the file's ending says which form.
+Imputation, scaling, layers and the softmax are part of each file, so it needs no other program of Abaton.
 """
 
 from __future__ import annotations
@@ -15,27 +13,27 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from abaton.atomic_files import replacing
-from abaton.deployment.portable_model import Layer, UsableModel, usable
-from abaton.deployment.sklearn_export import write_estimator
+from abaton.atomic_files import atomic_write
+from abaton.deployment.portable_model import PortableLayer, PortableModel, to_portable_model
+from abaton.deployment.sklearn_export import write_sklearn
 from abaton.errors import SettingsError
 from abaton.federation import Run
 
 OPSET = 17
-"""The version of ONNX's operators that the graph is written in."""
+"""Version of the ONNX operator set of exported graphs."""
 
-_IR = 8  # the file format that goes with them: older runtimes read it, too
+_IR_VERSION = 8  # file format of this operator set; older runtimes read it, too
 
 
-def write_graph(model: UsableModel, path: Path) -> None:
+def write_onnx(model: PortableModel, path: Path) -> None:
     """Write a model as a checked ONNX file: input `x`, output `probabilities` or `value`."""
-    made = graph_of(model)
-    with replacing(path) as begun:
-        begun.write_bytes(made.SerializeToString())
+    graph = to_onnx(model)
+    with atomic_write(path) as temporary_path:
+        temporary_path.write_bytes(graph.SerializeToString())
 
 
-def graph_of(model: UsableModel) -> Any:
-    """The model as a graph: `x` has one row for each person, columns in order, NaN where a value is missing."""
+def to_onnx(model: PortableModel) -> Any:
+    """Return the model as an ONNX graph; input `x` has one row per patient, NaN where a value is missing."""
     try:
         import onnx
         from onnx import TensorProto, helper, numpy_helper
@@ -49,91 +47,97 @@ def graph_of(model: UsableModel) -> Any:
     constants: list[Any] = []
     nodes: list[Any] = []
 
-    def constant(name: str, value: NDArray[Any]) -> str:
+    def add_constant(name: str, value: NDArray[Any]) -> str:
         constants.append(numpy_helper.from_array(np.ascontiguousarray(value), name))
         return name
 
-    def then(operator: str, inputs: list[str], output: str, **settings: Any) -> str:
+    def add_node(operator: str, inputs: list[str], output: str, **settings: Any) -> str:
         nodes.append(helper.make_node(operator, inputs, [output], name=output, **settings))
         return output
 
     rows = "x"
-    if model.width.any():
-        coarse = constant("coarse", model.width > 0)
-        wide = constant("width", np.where(model.width > 0, model.width, 1.0))
-        origin, half = constant("origin", model.origin), constant("half", np.array(0.5))
-        place = then("Div", [then("Sub", ["x", origin], "from_origin"), wide], "place")
-        number = then("Add", [then("Floor", [place], "number"), half], "middle_number")
-        middle = then("Add", [then("Mul", [number, wide], "middle_from_origin"), origin], "middle")
-        rows = then("Where", [coarse, middle, "x"], "ranges")
-    missing = then("IsNaN", [rows], "missing")
-    filled = then("Where", [missing, constant("fill", model.fill), rows], "filled")
-    centred = then("Sub", [filled, constant("mean", model.mean)], "centred")
-    scaled = then("Div", [centred, constant("deviation", model.deviation)], "scaled")
-    made = then("Cast", [scaled], "inputs", to=TensorProto.FLOAT)
+    if model.bin_width.any():
+        is_binned = add_constant("is_binned", model.bin_width > 0)
+        bin_width = add_constant("bin_width", np.where(model.bin_width > 0, model.bin_width, 1.0))
+        origin, half = add_constant("bin_origin", model.bin_origin), add_constant("half", np.array(0.5))
+        bin_position = add_node(
+            "Div", [add_node("Sub", ["x", origin], "from_origin"), bin_width], "bin_position"
+        )
+        bin_index = add_node("Add", [add_node("Floor", [bin_position], "bin"), half], "bin_centre")
+        midpoint = add_node(
+            "Add", [add_node("Mul", [bin_index, bin_width], "centre_from_origin"), origin], "centre"
+        )
+        rows = add_node("Where", [is_binned, midpoint, "x"], "binned")
+    missing = add_node("IsNaN", [rows], "missing")
+    imputed = add_node("Where", [missing, add_constant("fill_value", model.fill_value), rows], "imputed")
+    centred = add_node("Sub", [imputed, add_constant("mean", model.mean)], "centred")
+    scaled = add_node("Div", [centred, add_constant("std", model.std)], "scaled")
+    activations = add_node("Cast", [scaled], "inputs", to=TensorProto.FLOAT)
     for i, layer in enumerate(model.layers):
         if i:
-            made = then("Relu", [made], f"active{i}")
-        weight, bias = constant(f"weight{i}", layer.weight), constant(f"bias{i}", layer.bias)
-        made = then("Gemm", [made, weight, bias], f"layer{i}", transB=1)
+            activations = add_node("Relu", [activations], f"active{i}")
+        weight, bias = add_constant(f"weight{i}", layer.weight), add_constant(f"bias{i}", layer.bias)
+        activations = add_node("Gemm", [activations, weight, bias], f"layer{i}", transB=1)
     if model.classes:
-        made = then("Softmax", [made], "probabilities", axis=1)
+        activations = add_node("Softmax", [activations], "probabilities", axis=1)
         width = len(model.classes)
     else:
-        mean, deviation = (np.array([each], np.float32) for each in model.label)
-        spread = then("Mul", [made, constant("label_deviation", deviation)], "spread")
-        made, width = then("Add", [spread, constant("label_mean", mean)], "value"), 1
+        mean, std = (np.array([number], np.float32) for number in model.label)
+        rescaled = add_node("Mul", [activations, add_constant("label_std", std)], "rescaled")
+        activations, width = add_node("Add", [rescaled, add_constant("label_mean", mean)], "value"), 1
     graph = helper.make_graph(
         nodes,
-        str(model.about.get("study") or "model"),
-        [helper.make_tensor_value_info("x", TensorProto.DOUBLE, ["people", len(model.columns)])],
-        [helper.make_tensor_value_info(made, TensorProto.FLOAT, ["people", width])],
+        str(model.metadata.get("study") or "model"),
+        [helper.make_tensor_value_info("x", TensorProto.DOUBLE, ["patients", len(model.columns)])],
+        [helper.make_tensor_value_info(activations, TensorProto.FLOAT, ["patients", width])],
         constants,
     )
-    whole = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], producer_name="abaton")
-    whole.ir_version = _IR
-    told = {"columns": list(model.columns), "classes": list(model.classes), **model.about}
-    helper.set_model_props(whole, {name: json.dumps(value) for name, value in told.items()})
-    onnx.checker.check_model(whole, full_check=True)
-    return whole
+    onnx_model = helper.make_model(
+        graph, opset_imports=[helper.make_opsetid("", OPSET)], producer_name="abaton"
+    )
+    onnx_model.ir_version = _IR_VERSION
+    properties = {"columns": list(model.columns), "classes": list(model.classes), **model.metadata}
+    helper.set_model_props(onnx_model, {name: json.dumps(value) for name, value in properties.items()})
+    onnx.checker.check_model(onnx_model, full_check=True)
+    return onnx_model
 
 
 FORMAT = "abaton-model-1"
 
 
-def write_weights(model: UsableModel, path: Path) -> None:
-    """Write a model; columns, classes and where it comes from stand beside the weights."""
+def write_safetensors(model: PortableModel, path: Path) -> None:
+    """Write a model as safetensors; columns, classes and provenance are in the file's metadata."""
     from safetensors.numpy import save
 
     arrays: dict[str, NDArray[Any]] = {
-        "width": model.width,
-        "origin": model.origin,
-        "fill": model.fill,
+        "bin_width": model.bin_width,
+        "bin_origin": model.bin_origin,
+        "fill_value": model.fill_value,
         "mean": model.mean,
-        "deviation": model.deviation,
+        "std": model.std,
     }
     for i, layer in enumerate(model.layers):
         arrays |= {f"layer{i}.weight": layer.weight, f"layer{i}.bias": layer.bias}
-    told = {
+    metadata = {
         "columns": list(model.columns),
         "classes": list(model.classes),
         "label": list(model.label),
         "layers": len(model.layers),
-        "about": dict(model.about),
+        "metadata": dict(model.metadata),
     }
-    made = save(
+    content = save(
         {name: np.ascontiguousarray(array) for name, array in arrays.items()},
-        metadata={"format": FORMAT, "model": json.dumps(told)},
+        metadata={"format": FORMAT, "model": json.dumps(metadata)},
     )
-    with replacing(path) as begun:
-        begun.write_bytes(made)
+    with atomic_write(path) as temporary_path:
+        temporary_path.write_bytes(content)
 
 
-def load_model(path: Path) -> UsableModel:
-    """Read a model that was exported as weights; neither PyTorch nor the run is needed to ask it.
+def load_model(path: Path) -> PortableModel:
+    """Read a model from a safetensors file; neither PyTorch nor the run is needed.
 
     Raises:
-        SettingsError: The file is none of these, or is damaged.
+        SettingsError: The file is not an exported model, or is damaged.
     """
     from safetensors import SafetensorError, safe_open
 
@@ -143,55 +147,56 @@ def load_model(path: Path) -> UsableModel:
             metadata = file.metadata() or {}
         if metadata.get("format") != FORMAT:
             raise ValueError("format")
-        told = json.loads(metadata["model"])
-        mean, deviation = told["label"]
-        return UsableModel(
-            columns=tuple(told["columns"]),
-            width=arrays["width"],
-            origin=arrays["origin"],
-            fill=arrays["fill"],
+        description = json.loads(metadata["model"])
+        mean, std = description["label"]
+        return PortableModel(
+            columns=tuple(description["columns"]),
+            bin_width=arrays["bin_width"],
+            bin_origin=arrays["bin_origin"],
+            fill_value=arrays["fill_value"],
             mean=arrays["mean"],
-            deviation=arrays["deviation"],
+            std=arrays["std"],
             layers=tuple(
-                Layer(arrays[f"layer{i}.weight"], arrays[f"layer{i}.bias"]) for i in range(told["layers"])
+                PortableLayer(arrays[f"layer{i}.weight"], arrays[f"layer{i}.bias"])
+                for i in range(description["layers"])
             ),
-            classes=tuple(told["classes"]),
-            label=(mean, deviation),
-            about=told["about"],
+            classes=tuple(description["classes"]),
+            label=(mean, std),
+            metadata=description["metadata"],
         )
     except (OSError, SafetensorError, ValueError, KeyError, TypeError) as error:
         raise SettingsError(
-            "this is no model that Abaton wrote, or it is damaged",
+            "the file is not a model exported by Abaton, or is damaged",
             where=str(path),
             remedy="export it again: abaton model export RUN --out model.safetensors",
         ) from error
 
 
-FORMS: Mapping[str, Callable[[UsableModel, Path], None]] = {
-    ".onnx": write_graph,
-    ".safetensors": write_weights,
-    ".skops": write_estimator,
+EXPORT_FORMATS: Mapping[str, Callable[[PortableModel, Path], None]] = {
+    ".onnx": write_onnx,
+    ".safetensors": write_safetensors,
+    ".skops": write_sklearn,
 }
-"""How a model is written, by the file's ending."""
+"""Functions that write a model, by suffix."""
 
 
-def export(run: Run, out: Path) -> UsableModel:
-    """Write a run's model to a file: ONNX, weights, or an estimator of scikit-learn, by the file's ending.
+def export_model(run: Run, out: Path) -> PortableModel:
+    """Write a run's community model as ONNX, safetensors or a scikit-learn estimator, by the suffix of `out`.
 
     Raises:
-        SettingsError: There is no such form, the file cannot be written, or the model cannot be exported.
+        SettingsError: The suffix is unknown, the file cannot be written, or the model cannot be exported.
     """
-    if out.suffix not in FORMS:
+    if out.suffix not in EXPORT_FORMATS:
         raise SettingsError(
-            f"there is no form '{out.suffix}' of a model",
+            f"'{out.suffix}' is not a suffix of a model file",
             where=str(out),
-            remedy=f"end it in {', '.join(FORMS)}",
+            remedy=f"use {', '.join(EXPORT_FORMATS)}",
         )
-    made = usable(run)
+    model = to_portable_model(run)
     try:
-        FORMS[out.suffix](made, out)
+        EXPORT_FORMATS[out.suffix](model, out)
     except OSError as error:
         raise SettingsError(
-            "the file cannot be written", where=str(out), remedy=error.strerror or "choose another place"
+            "the file cannot be written", where=str(out), remedy=error.strerror or "choose another path"
         ) from None
-    return made
+    return model

@@ -1,7 +1,6 @@
-"""New people for a model: their records go the study's own way, from its eligibility to its columns.
+"""New patients for a model: their records pass the study's pipeline from eligibility to features.
 
-Nothing is kept of them but a line in an audit chain, which says on what ground records were read; pseudonyms are made
-with a key that is forgotten.
+No record is stored. An audit log entry states the legal basis of the access; the key of the pseudonyms is not stored.
 """
 
 from __future__ import annotations
@@ -12,100 +11,118 @@ from datetime import datetime
 from pathlib import Path
 
 from abaton.errors import SettingsError
-from abaton.governance import state_ground
+from abaton.features import DataQualityReport, FeatureTable, build_features
+from abaton.governance import record_legal_basis
 from abaton.records.export import pseudonyms_for
-from abaton.features import Report, Table, featurise
-from abaton.site import Site, SiteDocument, SiteFile, Stage, StatedGround, load_site
+from abaton.site import (
+    AttritionStage,
+    LoadedSiteConfig,
+    SiteConfig,
+    SitePipeline,
+    StatedLegalBasis,
+    load_site,
+)
 from abaton.site.factory import open_registry, open_source
 from abaton.study import Study
 
-GROUND = "the care of these people, by whoever holds their records; nothing of them is kept or sent"
+DEFAULT_LEGAL_BASIS = (
+    "care of these patients by the organisation that holds their records; no record is stored or sent"
+)
 
 
 @dataclass(frozen=True, slots=True)
-class Newcomers:
-    """Who was read, as the model's columns.
+class NewPatients:
+    """New patients as rows of the model's columns.
 
     Attributes:
-        table: One row for each, in the study's columns; none if nobody has one.
-        people: How rows name people, and the Patient's id of each.
-        report: What is missing, and in which units and codes values came.
-        not_eligible: Whom the study would not have taken: reasons, and how many people each.
-        no_row: Who has no row: reasons, and how many people each.
-        set_aside: What could not be read: reasons, and how often.
+        table: One row per patient in the study's columns; `None` if no patient has a row.
+        patient_ids: Patient id by the pseudonym of its row.
+        report: Missing values, and the units and codes found.
+        not_eligible: Number of patients by the reason for which they are not eligible.
+        no_row: Number of eligible patients without a row, by reason.
+        skipped: Number of records that could not be read, by reason.
     """
 
-    table: Table | None
-    people: dict[str, str] = field(repr=False)
-    report: Report
+    table: FeatureTable | None
+    patient_ids: dict[str, str] = field(repr=False)
+    report: DataQualityReport
     not_eligible: dict[str, int]
     no_row: dict[str, int]
-    set_aside: dict[str, int]
+    skipped: dict[str, int]
 
 
-def read_newcomers(
+def read_new_patients(
     study: Study,
     source: Path,
     now: datetime,
     key: bytes,
     *,
-    notes: Path,
-    ground: str = GROUND,
-    step: Callable[[str], None] = lambda words: None,
-) -> Newcomers:
-    """Read people's records from files, or from wherever a site's document says.
+    audit_dir: Path,
+    legal_basis: str = DEFAULT_LEGAL_BASIS,
+    on_progress: Callable[[str], None] = lambda text: None,
+) -> NewPatients:
+    """Read new patients' records from files or a site's source, through the study's pipeline.
 
     Args:
-        study: The study whose way they go.
+        study: The study whose pipeline is applied.
         source: A Bundle, NDJSON, a folder of them, or a `site.toml`.
-        now: The moment for which ages are counted.
-        key: What pseudonyms are made with; forgotten afterwards.
-        notes: The folder of the audit chain, unless a site has its own.
-        ground: Why their records may be read.
-        step: Told of progress, in words without content.
+        now: Reference date of ages.
+        key: Key of the pseudonyms; not stored.
+        audit_dir: Folder of the audit log, unless the site has one.
+        legal_basis: Legal basis of the access, for the audit log.
+        on_progress: Called with progress texts that contain no record content.
 
     Raises:
-        SettingsError: There is nothing to be read.
+        SettingsError: The source does not exist.
     """
     if not source.exists():
         raise SettingsError(
-            "there is no such file or folder",
+            "the file or folder does not exist",
             where=str(source),
             remedy="give a Bundle, an NDJSON file, a folder of them, or a site.toml",
         )
-    file = load_site(source) if source.suffix == ".toml" else _here(source, notes, ground)
-    file.against(study)
-    need = study.need(now.date())
-    document = file.document
-    gate = StatedGround(
-        state_ground(open_registry(file), study.study.id, study.hash, document.site.id, ground, now)
+    file = (
+        load_site(source) if source.suffix == ".toml" else _config_for_files(source, audit_dir, legal_basis)
     )
-    names = pseudonyms_for(need, key, document.site.id)
-    site = Site(document, study, open_source(file, study, need, step), gate, names, now)
-    plan = study.plan().model_copy(
-        update={"floor": 1}
-    )  # whoever holds the records may know how many there are
-    made = featurise(plan, site.records(), labelled=False)
-    funnel = site.funnel.with_rows(made.rows, made.lost)
-    not_eligible = dict(funnel.stopped.get(Stage.ELIGIBLE, {}))
+    file.check_against(study)
+    request = study.data_request(now.date())
+    document = file.config
+    gate = StatedLegalBasis(
+        record_legal_basis(
+            open_registry(file), study.study.id, study.hash, document.site.id, legal_basis, now
+        )
+    )
+    names = pseudonyms_for(request, key, document.site.id)
+    site = SitePipeline(document, study, open_source(file, study, request, on_progress), gate, names, now)
+    plan = study.feature_spec().model_copy(
+        update={"min_cell_count": 1}
+    )  # the organisation that holds the records may see exact counts
+    features = build_features(plan, site.records(), labelled=False)
+    attrition = site.attrition.with_rows(features.rows, features.excluded)
+    not_eligible = dict(attrition.excluded.get(AttritionStage.ELIGIBLE, {}))
     no_row = {
         reason: count
-        for stage in (Stage.KEPT, Stage.ROWS)
-        for reason, count in funnel.stopped.get(stage, {}).items()
+        for stage in (AttritionStage.RETAINED, AttritionStage.ROWS)
+        for reason, count in attrition.excluded.get(stage, {}).items()
     }
-    return Newcomers(
-        made.table, dict(site.people), made.report, not_eligible, no_row, dict(site.faults.reasons)
+    return NewPatients(
+        features.table,
+        dict(site.patient_ids),
+        features.report,
+        not_eligible,
+        no_row,
+        dict(site.errors.reasons),
     )
 
 
-def _here(source: Path, notes: Path, ground: str) -> SiteFile:
-    """Files as a site of their own."""
-    document = SiteDocument.model_validate(
+def _config_for_files(source: Path, audit_dir: Path, legal_basis: str) -> LoadedSiteConfig:
+    """Return the configuration of a site whose records are these files of new patients."""
+    document = SiteConfig.model_validate(
         {
             "site": {"id": "here", "name": "Records on this machine"},
-            "records": {"kind": "directory", "paths": [str(source.resolve())]},
-            "consent": {"ground": ground},
+            "records": {"source": "directory", "paths": [str(source.resolve())]},
+            "consent": {"legal_basis": legal_basis},
         }
     )
-    notes.mkdir(parents=True, exist_ok=True)
-    return SiteFile(document, notes, str(source), "")
+    audit_dir.mkdir(parents=True, exist_ok=True)
+    return LoadedSiteConfig(document, audit_dir, str(source), "")

@@ -1,6 +1,6 @@
-"""A study's model without the programs that trained it: its columns, how they are filled and scaled, its layers.
+"""Portable form of a study's model: columns, imputation, scaling and dense layers as arrays.
 
-Everything that is written to a file is made from this one form, and computes what `Run.predict` computes.
+Every export format is written from this form and predicts what `Run.predict` predicts.
 """
 
 from __future__ import annotations
@@ -12,55 +12,55 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from abaton.anonymity.settings import BinHierarchy
 from abaton.errors import SettingsError
 from abaton.federation import Run
-from abaton.learners import Personal
-from abaton.anonymity.settings import BinHierarchy
+from abaton.learners import PersonalLayersModel
 from abaton.study import study_from_toml
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Layer:
-    """One dense layer: what it multiplies by, one row for each output, and what it adds."""
+class PortableLayer:
+    """Dense layer: weights with one row per output, and the bias."""
 
     weight: NDArray[np.floating[Any]]
     bias: NDArray[np.floating[Any]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class UsableModel:
-    """A model of a table, ready to be asked about new people.
+class PortableModel:
+    """Model of tabular data that predicts without the framework that trained it.
 
     Attributes:
-        columns: What it reads, in order.
-        width: How wide the ranges are in which people were hidden among others, 0 where a number stays as it is. A
-            number counts as the middle of its range.
-        origin: Where the ranges begin.
-        fill: What stands for a value that is missing; NaN where a value must be there.
-        mean: What is taken off each column.
-        deviation: What each column is divided by then.
-        layers: Dense layers, with `max(0, x)` between them.
-        classes: The names of the classes; none for a model of values.
-        label: Mean and deviation of the values that were learned; (0, 1) for classes.
-        about: Where it comes from: run, study, digests. Plain values.
+        columns: Input columns, in order.
+        bin_width: Bin width of columns that were generalised for k-anonymity, 0 for others. A value counts as the
+            midpoint of its bin.
+        bin_origin: Origin of the bins.
+        fill_value: Replacement of a missing value; NaN where a value is required.
+        mean: Mean subtracted from each column.
+        std: Standard deviation by which each column is divided.
+        layers: Dense layers with ReLU between them.
+        classes: Class names; empty for regression.
+        label: Mean and standard deviation of the outcome; (0, 1) for classification.
+        metadata: Provenance as JSON values: run, study, digests.
     """
 
     columns: tuple[str, ...]
-    width: NDArray[np.float64]
-    origin: NDArray[np.float64]
-    fill: NDArray[np.float64]
+    bin_width: NDArray[np.float64]
+    bin_origin: NDArray[np.float64]
+    fill_value: NDArray[np.float64]
     mean: NDArray[np.float64]
-    deviation: NDArray[np.float64]
-    layers: tuple[Layer, ...]
+    std: NDArray[np.float64]
+    layers: tuple[PortableLayer, ...]
     classes: tuple[str, ...]
     label: tuple[float, float]
-    about: Mapping[str, Any]
+    metadata: Mapping[str, Any]
 
     def predict(self, x: ArrayLike) -> NDArray[np.float32]:
-        """Chances of each class, or values; NaN for a row in which a value is missing that must be there.
+        """Return class probabilities, or values, of the portable model; NaN for rows without a required value.
 
         Args:
-            x: One row for each person, with the columns in order and NaN where a value is missing.
+            x: One row per patient, columns in order, NaN where a value is missing.
         """
         rows = np.atleast_2d(np.asarray(x, np.float64))
         if rows.shape[1] != len(self.columns):
@@ -69,78 +69,80 @@ class UsableModel:
                 where="predict",
                 remedy=f"give {', '.join(self.columns)}, in this order",
             )
-        if self.width.any():
-            wide = np.where(self.width > 0, self.width, 1.0)
-            middles = (np.floor((rows - self.origin) / wide) + 0.5) * wide + self.origin
-            rows = np.where(self.width > 0, middles, rows)
-        filled = np.where(np.isnan(rows), self.fill, rows)
-        made = ((filled - self.mean) / self.deviation).astype(np.float32)
+        if self.bin_width.any():
+            bin_width = np.where(self.bin_width > 0, self.bin_width, 1.0)
+            midpoints = (np.floor((rows - self.bin_origin) / bin_width) + 0.5) * bin_width + self.bin_origin
+            rows = np.where(self.bin_width > 0, midpoints, rows)
+        filled = np.where(np.isnan(rows), self.fill_value, rows)
+        activations = ((filled - self.mean) / self.std).astype(np.float32)
         for i, layer in enumerate(self.layers):
-            made = (np.maximum(made, 0) if i else made) @ layer.weight.T + layer.bias
+            activations = (np.maximum(activations, 0) if i else activations) @ layer.weight.T + layer.bias
         if not self.classes:
-            mean, deviation = self.label
-            return np.asarray(made[:, 0] * deviation + mean, np.float32)
-        raised = np.exp(made - made.max(axis=1, keepdims=True))
-        return np.asarray(raised / raised.sum(axis=1, keepdims=True), np.float32)
+            mean, std = self.label
+            return np.asarray(activations[:, 0] * std + mean, np.float32)
+        exponentials = np.exp(activations - activations.max(axis=1, keepdims=True))
+        return np.asarray(exponentials / exponentials.sum(axis=1, keepdims=True), np.float32)
 
 
-def usable(run: Run) -> UsableModel:
-    """The community model of a study's run, apart from the programs that trained it.
+def to_portable_model(run: Run) -> PortableModel:
+    """Return the community model of a study run in portable form.
 
     Raises:
-        SettingsError: The run has no model yet, is no study's, or its network is none of dense layers.
+        SettingsError: The run has no model yet, is not a study run, or the model has other than dense layers.
     """
     row = run.row
-    use = row.recipe["use"]
-    if "columns" not in use:
+    deployment = row.recipe["deployment"]
+    if "columns" not in deployment:
         raise SettingsError(
-            f"run '{run.name}' is no study's: what its columns mean is not known",
+            f"run '{run.name}' is not a study run: its columns have no description",
             where="model export",
             remedy="use run.model in Python",
         )
-    if getattr(run.trained, "task", "") == "time":
+    if getattr(run.model_definition, "task", "") == "survival":
         raise SettingsError(
-            "a model of times until something happens has no form outside Abaton yet",
+            "survival models cannot be exported yet",
             where="model export",
             remedy="use run.predict in Python",
         )
-    if isinstance(run.trained, Personal):
+    if isinstance(run.model_definition, PersonalLayersModel):
         raise SettingsError(
-            "the model has personal layers, which are at the sites",
+            "the model has personal layers, which stay at the sites",
             where="model export",
-            remedy="use it there",
+            remedy="use the model at a site",
         )
-    columns = tuple(use["columns"])
-    scales = [use["scale"].get(name) for name in columns]
+    columns = tuple(deployment["columns"])
+    scales = [deployment["scale"].get(name) for name in columns]
     versions = run.versions
     if not versions:
-        raise SettingsError(f"run '{run.name}' has no model yet", where="model export", remedy="wait for it")
-    ranges = dict(_ranges(run, columns, use.get("ranges", ())))
-    return UsableModel(
+        raise SettingsError(
+            f"run '{run.name}' has no model yet", where="model export", remedy="wait for its first version"
+        )
+    ranges = dict(_bins(run, columns, deployment.get("ranges", ())))
+    return PortableModel(
         columns=columns,
-        width=np.array([ranges.get(name, (0.0, 0.0))[0] for name in columns]),
-        origin=np.array([ranges.get(name, (0.0, 0.0))[1] for name in columns]),
-        fill=np.array([np.nan if each is None else each[0] for each in scales]),
-        mean=np.array([each[0] if each and each[2] else 0.0 for each in scales]),
-        deviation=np.array([each[1] if each and each[2] else 1.0 for each in scales]),
-        layers=tuple(_layers(run.model, len(use["classes"]))),
-        classes=tuple(use["classes"]),
-        label=(use["label"][0], use["label"][1]),
-        about={
+        bin_width=np.array([ranges.get(name, (0.0, 0.0))[0] for name in columns]),
+        bin_origin=np.array([ranges.get(name, (0.0, 0.0))[1] for name in columns]),
+        fill_value=np.array([np.nan if scale is None else scale[0] for scale in scales]),
+        mean=np.array([scale[0] if scale and scale[2] else 0.0 for scale in scales]),
+        std=np.array([scale[1] if scale and scale[2] else 1.0 for scale in scales]),
+        layers=tuple(_layers(run.model, len(deployment["classes"]))),
+        classes=tuple(deployment["classes"]),
+        label=(deployment["label"][0], deployment["label"][1]),
+        metadata={
             "run": run.name,
             "study": row.recipe["study"]["id"],
             "document": row.recipe["study"]["hash"],
             "version": versions[-1].version,
             "digest": versions[-1].digest,
-            "software": dict(row.recipe["versions"]),
+            "software": dict(row.recipe["software_versions"]),
         },
     )
 
 
-def _ranges(
+def _bins(
     run: Run, columns: Sequence[str], levels: Sequence[int]
 ) -> Iterable[tuple[str, tuple[float, float]]]:
-    """Width and origin of the ranges of each column in which people were hidden among others."""
+    """Yield bin width and origin of the portable model's columns that were generalised for k-anonymity."""
     if not any(levels):
         return
     anonymity = study_from_toml(run.row.recipe["settings"]["study"]).privacy.anonymity
@@ -151,40 +153,42 @@ def _ranges(
             continue
         if not isinstance(shape, BinHierarchy) or level > len(shape.bins) or quasi.column not in columns:
             raise SettingsError(
-                f"'{quasi.column}' was coarsened in a way that has no form outside Abaton",
+                f"the generalisation of column '{quasi.column}' cannot be exported",
                 where="model export",
                 remedy="use run.predict in Python",
             )
         yield quasi.column, (float(shape.bins[level - 1]), float(shape.origin))
 
 
-def _layers(model: Any, classes: int) -> Iterable[Layer]:
-    """The dense layers of a PyTorch module or an estimator of scikit-learn."""
+def _layers(model: Any, classes: int) -> Iterable[PortableLayer]:
+    """Return the dense layers of a PyTorch module or scikit-learn estimator in portable form."""
     if hasattr(model, "coefs_"):
-        return _estimators([np.transpose(w) for w in model.coefs_], model.intercepts_, classes)
+        return _layers_of_estimator([np.transpose(w) for w in model.coefs_], model.intercepts_, classes)
     if hasattr(model, "coef_"):
-        return _estimators([np.atleast_2d(model.coef_)], [np.atleast_1d(model.intercept_)], classes)
-    return _modules(model)
+        return _layers_of_estimator([np.atleast_2d(model.coef_)], [np.atleast_1d(model.intercept_)], classes)
+    return _layers_of_module(model)
 
 
-def _estimators(weights: Sequence[Any], biases: Sequence[Any], classes: int) -> Iterable[Layer]:
+def _layers_of_estimator(
+    weights: Sequence[Any], biases: Sequence[Any], classes: int
+) -> Iterable[PortableLayer]:
     for i, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
         if i == len(weights) - 1 and classes == 2 and len(bias) == 1:
-            # One output for two classes is the second's lead over the first.
+            # The one output of a binary estimator is the log odds of the second class.
             weight, bias = np.concatenate([0 * weight, weight]), np.concatenate([0 * bias, bias])
-        yield Layer(np.asarray(weight, np.float32), np.asarray(bias, np.float32))
+        yield PortableLayer(np.asarray(weight, np.float32), np.asarray(bias, np.float32))
 
 
-def _modules(model: Any) -> Iterable[Layer]:
+def _layers_of_module(model: Any) -> Iterable[PortableLayer]:
     from torch import nn
 
     modules = list(model) if isinstance(model, nn.Sequential) else [model]
     for i, module in enumerate(modules):
         if not isinstance(module, nn.ReLU if i % 2 else nn.Linear):
             raise SettingsError(
-                f"the network has a {type(module).__name__}, and only dense layers can be exported",
+                f"the model has a {type(module).__name__} module; only dense layers can be exported",
                 where="model export",
                 remedy="use run.model in Python",
             )
         if isinstance(module, nn.Linear):
-            yield Layer(module.weight.detach().numpy().copy(), module.bias.detach().numpy().copy())
+            yield PortableLayer(module.weight.detach().numpy().copy(), module.bias.detach().numpy().copy())

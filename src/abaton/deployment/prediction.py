@@ -1,4 +1,4 @@
-"""Ask a run's model about new people, or say why it should not be asked."""
+"""Predictions of a run's model for new patients, with checks of applicability."""
 
 from __future__ import annotations
 
@@ -13,95 +13,104 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from abaton.deployment.applicability import Misfit, misfits, unusual
-from abaton.deployment.new_patients import GROUND, read_newcomers
-from abaton.errors import Refused, SettingsError
-from abaton.features import Table
+from abaton.deployment.applicability import ApplicabilityIssue, applicability_issues, unusual_values
+from abaton.deployment.new_patients import DEFAULT_LEGAL_BASIS, read_new_patients
+from abaton.errors import RefusedError, SettingsError
+from abaton.features import FeatureTable
 from abaton.federation import COMMUNITY, Run
-from abaton.federation.federation import states_of
+from abaton.federation.federation import state_folder
 from abaton.study import study_from_toml
-from abaton.study_run.local_benefit import kept_own, own_path
+from abaton.study_run.local_benefit import load_personal_model, personal_models_path
 
 Floats = NDArray[np.float64]
 
 
-class Unfit(Refused):
-    """People whom a model should not be asked about.
+class NotApplicableError(RefusedError):
+    """Patients to whom the model is not applicable.
 
     Args:
-        misfits: Every reason.
+        issues: All blocking issues.
         source: Where the records are.
-        hopeless: Whether it cannot be asked about anybody.
+        is_empty: Whether no patient has a row, so that `force` does not help.
     """
 
-    def __init__(self, misfits: Sequence[Misfit], source: str, *, hopeless: bool) -> None:
-        self.misfits = tuple(misfits)
-        words = "; ".join(map(str, misfits)) or "there is nobody whom the model could be asked about"
-        remedy = "correct the records" if hopeless else "correct the records, or ask in spite of it: --anyway"
-        super().__init__(words, where=source, remedy=remedy)
+    def __init__(self, issues: Sequence[ApplicabilityIssue], source: str, *, is_empty: bool) -> None:
+        self.issues = tuple(issues)
+        text = "; ".join(map(str, issues)) or "no patient can be predicted"
+        remedy = (
+            "correct the records" if is_empty else "correct the records, or predict regardless with --force"
+        )
+        super().__init__(text, where=source, remedy=remedy)
 
 
 @dataclass(frozen=True, slots=True)
-class Person:
-    """What the model says of one person.
+class PatientPrediction:
+    """Prediction for one patient.
 
     Attributes:
-        id: The Patient's id in the records.
-        said: The chance of every class, or the value, as the model says it.
-        calibrated: The same, corrected by how the model did on the run's test subjects; of values the same.
-        filled: Inputs that are missing, for which the mean of all stands.
-        unusual: Columns whose value is far outside of what the model has learned from.
+        id: Id of the Patient resource.
+        predicted: Predicted probability of each class, or the predicted value.
+        calibrated: The same, recalibrated on the run's test subjects; values are unchanged.
+        imputed: Missing inputs, replaced by the training mean.
+        unusual: Columns whose value is far from the training mean.
     """
 
     id: str
-    said: tuple[float, ...]
+    predicted: tuple[float, ...]
     calibrated: tuple[float, ...]
-    filled: tuple[str, ...]
+    imputed: tuple[str, ...]
     unusual: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Predictions:
-    """What a model says of new people.
+    """Predictions of a model for new patients.
 
     Attributes:
-        about: Which model of which run.
-        names: The classes, or the name of the value.
-        people: Each person, by their id.
-        misfits: What does not fit.
+        metadata: Run, study, model and version.
+        names: The classes, or the name of the outcome.
+        patients: One prediction per patient, sorted by id.
+        issues: Applicability issues, blocking ones first.
     """
 
-    about: dict[str, Any]
+    metadata: dict[str, Any]
     names: tuple[str, ...]
-    people: Sequence[Person]
-    misfits: Sequence[Misfit]
+    patients: Sequence[PatientPrediction]
+    issues: Sequence[ApplicabilityIssue]
 
     def row(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
+        """Return the predictions for new patients as JSON values."""
         return {
-            **self.about,
-            "people": [
+            **self.metadata,
+            "patients": [
                 {
-                    "person": each.id,
-                    "said": dict(zip(self.names, each.said, strict=True)),
-                    "calibrated": dict(zip(self.names, each.calibrated, strict=True)),
-                    "filled": list(each.filled),
-                    "unusual": list(each.unusual),
+                    "patient": patient.id,
+                    "predicted": dict(zip(self.names, patient.predicted, strict=True)),
+                    "calibrated": dict(zip(self.names, patient.calibrated, strict=True)),
+                    "imputed": list(patient.imputed),
+                    "unusual": list(patient.unusual),
                 }
-                for each in self.people
+                for patient in self.patients
             ],
-            "misfits": [{"about": m.about, "what": m.what, "refuses": m.refuses} for m in self.misfits],
+            "issues": [
+                {"scope": issue.scope, "what": issue.what, "is_blocking": issue.is_blocking}
+                for issue in self.issues
+            ],
         }
 
     def csv(self) -> str:
-        """A table with one line for each person."""
+        """Return the predictions as CSV with one row per new patient."""
         out = io.StringIO()
-        made = csv.writer(out, lineterminator="\n")
-        said, calibrated = ([f"{kind} {name}" for name in self.names] for kind in ("said", "calibrated"))
-        made.writerow(["person", *said, *calibrated, "filled", "unusual"])
-        for each in self.people:
-            numbers = [f"{value:.6g}" for value in (*each.said, *each.calibrated)]
-            made.writerow([_plain(each.id), *numbers, "; ".join(each.filled), "; ".join(each.unusual)])
+        writer = csv.writer(out, lineterminator="\n")
+        predicted, calibrated = (
+            [f"{prefix} {name}" for name in self.names] for prefix in ("predicted", "calibrated")
+        )
+        writer.writerow(["patient", *predicted, *calibrated, "imputed", "unusual"])
+        for patient in self.patients:
+            values = [f"{value:.6g}" for value in (*patient.predicted, *patient.calibrated)]
+            writer.writerow(
+                [_escape_formula(patient.id), *values, "; ".join(patient.imputed), "; ".join(patient.unusual)]
+            )
         return out.getvalue()
 
 
@@ -112,103 +121,117 @@ def predict(
     key: bytes,
     *,
     site: str = "",
-    way: str = "interpolate",
-    anyway: bool = False,
-    ground: str = GROUND,
-    step: Callable[[str], None] = lambda words: None,
+    personalisation: str = "interpolate",
+    force: bool = False,
+    legal_basis: str = DEFAULT_LEGAL_BASIS,
+    on_progress: Callable[[str], None] = lambda text: None,
 ) -> Predictions:
-    """Ask a run's model about new people, whose records go the study's own way.
+    """Predict for new patients, whose records pass the pipeline of the run's study, with applicability checks.
 
     Args:
         run: The run.
         source: A Bundle, NDJSON, a folder of them, or a `site.toml`.
-        now: The moment for which ages are counted.
-        key: What pseudonyms are made with; forgotten afterwards.
-        site: Whose own model is asked; without it, the community model.
-        way: How the site has made it.
-        anyway: Whether to ask it in spite of what does not fit.
-        ground: Why their records may be read.
-        step: Told of progress, in words without content.
+        now: Reference date of ages.
+        key: Key of the pseudonyms; not stored.
+        site: Site whose personal model predicts; without it, the community model.
+        personalisation: Method of the personal model.
+        force: Whether to predict in spite of blocking issues.
+        legal_basis: Legal basis of the access, for the audit log.
+        on_progress: Called with progress texts that contain no record content.
 
     Raises:
-        Unfit: The people do not fit the model, with every reason.
-        SettingsError: The run has no such model.
+        NotApplicableError: The model is not applicable to the patients.
+        SettingsError: The run does not have the model.
     """
-    use, recipe = run.row.recipe["use"], run.row.recipe
-    if "known" not in use:
+    deployment, recipe = run.row.recipe["deployment"], run.row.recipe
+    if "known" not in deployment:
         raise SettingsError(
-            f"run '{run.name}' is no study's, or an older version's",
+            f"run '{run.name}' is not a study run, or was created by an older version",
             where="predict",
             remedy="choose a run of 'abaton run' of this version, or use run.predict in Python",
         )
     study = study_from_toml(recipe["settings"]["study"])
-    people = read_newcomers(
-        study, source, now, key, notes=run.store.folder / "predictions", ground=ground, step=step
+    patients = read_new_patients(
+        study,
+        source,
+        now,
+        key,
+        audit_dir=run.store.folder / "predictions",
+        legal_basis=legal_basis,
+        on_progress=on_progress,
     )
-    found = misfits(people, use)
-    bad = [each for each in found if each.refuses]
-    if people.table is None or (bad and not anyway):
-        raise Unfit(bad, str(source), hopeless=people.table is None)
-    step("asking the model")
-    said, calibrated = _said(run, people.table, site, way)
-    names = tuple(use["classes"]) or (study.plan().label.name,)
-    far = unusual(people.table.x, people.table.columns, use)
-    made = [
-        Person(
-            people.people[subject],
-            tuple(said[i]),
+    issues = applicability_issues(patients, deployment)
+    blocking = [issue for issue in issues if issue.is_blocking]
+    if patients.table is None or (blocking and not force):
+        raise NotApplicableError(blocking, str(source), is_empty=patients.table is None)
+    on_progress("predicting")
+    predicted, calibrated = _predict(run, patients.table, site, personalisation)
+    names = tuple(deployment["classes"]) or (study.feature_spec().label.name,)
+    unusual = unusual_values(patients.table.x, patients.table.columns, deployment)
+    predictions = [
+        PatientPrediction(
+            patients.patient_ids[subject],
+            tuple(predicted[i]),
             tuple(calibrated[i]),
-            _filled(people.table, i),
-            tuple(far[i]),
+            _imputed_inputs(patients.table, i),
+            tuple(unusual[i]),
         )
-        for i, subject in enumerate(people.table.subjects)
+        for i, subject in enumerate(patients.table.subjects)
     ]
     versions = run.versions
-    about = {
+    metadata = {
         "run": run.name,
         "study": recipe["study"]["id"],
-        "model": f"{way} at {site}" if site else COMMUNITY,
+        "model": f"{personalisation} at {site}" if site else COMMUNITY,
         "version": versions[-1].version,
         "digest": versions[-1].digest,
     }
-    return Predictions(about, names, sorted(made, key=lambda each: each.id), found)
+    return Predictions(metadata, names, sorted(predictions, key=lambda patient: patient.id), issues)
 
 
-def _said(run: Run, table: Table, site: str, way: str) -> tuple[Floats, Floats]:
-    """What the model says of every row, and the same calibrated."""
+def _predict(run: Run, table: FeatureTable, site: str, personalisation: str) -> tuple[Floats, Floats]:
+    """Return the predictions for every row of new patients, and the calibrated predictions."""
     if site:
-        return _own(run, table, site, way)
-    told = np.asarray(run.predict(table.x), np.float64)
-    if told.ndim == 1:
-        return told[:, None], told[:, None]
-    line = run.result.get("evaluation", {}).get("recalibration", {}).get(COMMUNITY)
-    if line is None or told.shape[1] != 2:
-        return told, told
-    safe = np.clip(told[:, 1], 1e-6, 1 - 1e-6)
-    right = 1 / (1 + np.exp(-(line[0] + line[1] * np.log(safe / (1 - safe)))))
-    return told, np.stack([1 - right, right], axis=1)
+        return _predict_personal(run, table, site, personalisation)
+    predicted = np.asarray(run.predict(table.x), np.float64)
+    if predicted.ndim == 1:
+        return predicted[:, None], predicted[:, None]
+    recalibration = run.result.get("evaluation", {}).get("recalibration", {}).get(COMMUNITY)
+    if recalibration is None or predicted.shape[1] != 2:
+        return predicted, predicted
+    clipped = np.clip(predicted[:, 1], 1e-6, 1 - 1e-6)
+    recalibrated = 1 / (1 + np.exp(-(recalibration[0] + recalibration[1] * np.log(clipped / (1 - clipped)))))
+    return predicted, np.stack([1 - recalibrated, recalibrated], axis=1)
 
 
-def _own(run: Run, table: Table, site: str, way: str) -> tuple[Floats, Floats]:
-    """What a site's own model says; it was fitted to the site's people, so it needs no other calibration."""
-    use = run.row.recipe["use"]
-    mine = kept_own(own_path(states_of(run.store, run.name), site), way)
-    classes = bool(use["classes"])
-    said = mine.predict(run.trained, run.scaled(table.x), classes=classes)
+def _predict_personal(
+    run: Run, table: FeatureTable, site: str, personalisation: str
+) -> tuple[Floats, Floats]:
+    """Return a personal model's predictions twice: it was fitted at the site and needs no recalibration."""
+    deployment = run.row.recipe["deployment"]
+    personal_model = load_personal_model(
+        personal_models_path(state_folder(run.store, run.name), site), personalisation
+    )
+    classes = bool(deployment["classes"])
+    predicted = personal_model.predict(
+        run.model_definition, run.scale_rows(table.x), is_classification=classes
+    )
     if classes:
-        both = np.stack([1 - said, said], axis=1)
-        return both, both
-    values = (said * use["label"][1] + use["label"][0])[:, None]
+        probabilities = np.stack([1 - predicted, predicted], axis=1)
+        return probabilities, probabilities
+    values = (predicted * deployment["label"][1] + deployment["label"][0])[:, None]
     return values, values
 
 
-def _filled(table: Table, row: int) -> tuple[str, ...]:
+def _imputed_inputs(table: FeatureTable, row: int) -> tuple[str, ...]:
     gaps = (
-        column.input for i, column in enumerate(table.columns) if column.pooled and np.isnan(table.x[row, i])
+        column.input
+        for i, column in enumerate(table.columns)
+        if column.has_statistics and np.isnan(table.x[row, i])
     )
     return tuple(dict.fromkeys(gaps))
 
 
-def _plain(person: str) -> str:
-    """An id that no spreadsheet takes for a formula."""
-    return f"'{person}" if person[:1] in "=+-@\t\r" else person
+def _escape_formula(patient_id: str) -> str:
+    """Return a patient id of a prediction table that spreadsheets do not interpret as a formula."""
+    return f"'{patient_id}" if patient_id[:1] in "=+-@\t\r" else patient_id

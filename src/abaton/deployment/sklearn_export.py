@@ -1,4 +1,4 @@
-"""A model as an estimator of scikit-learn: a pipeline that fills, scales and predicts."""
+"""Export to scikit-learn: a pipeline that imputes, scales and predicts."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from abaton.atomic_files import atomic_write
+from abaton.deployment.portable_model import PortableLayer, PortableModel
 from abaton.errors import SettingsError
-from abaton.atomic_files import replacing
-from abaton.deployment.portable_model import Layer, UsableModel
 
-_REACH = 20.0  # deviations: what lies further away counts as missing if it is below, and as the last range if above
+_MAX_STD = 20.0  # values further from the mean count as missing if below, and as the last bin if above
 
 
-def write_estimator(model: UsableModel, path: Path) -> None:
-    """Write a pipeline with skops, which holds no code: `skops.io.load(path, trusted=["numpy.dtype"])` reads it."""
+def write_sklearn(model: PortableModel, path: Path) -> None:
+    """Write a scikit-learn pipeline in the skops format; read by `skops.io.load(path, trusted=["numpy.dtype"])`."""
     try:
         from skops.io import dumps
     except ModuleNotFoundError:
@@ -27,93 +27,103 @@ def write_estimator(model: UsableModel, path: Path) -> None:
             remedy="pip install 'abaton[export]', or export to .safetensors",
         ) from None
 
-    with replacing(path) as begun:
-        begun.write_bytes(dumps(estimator_of(model)))
+    with atomic_write(path) as temporary_path:
+        temporary_path.write_bytes(dumps(to_estimator(model)))
 
 
-def estimator_of(model: UsableModel) -> Any:
-    """A pipeline of scikit-learn that predicts what the model predicts."""
+def to_estimator(model: PortableModel) -> Any:
+    """Return a scikit-learn pipeline that predicts what the model predicts."""
     from sklearn.compose import ColumnTransformer
     from sklearn.pipeline import Pipeline
 
-    if not model.width.any():
+    if not model.bin_width.any():
         return Pipeline(
-            [("fill", _filling(model.fill)), ("scale", _scaling(model)), ("model", _predictor(model))]
+            [("fill", _imputer(model.fill_value)), ("scale", _scaler(model)), ("model", _predictor(model))]
         )
-    steps, rows = [], np.empty((2, len(model.columns)))
+    transformers, rows = [], np.empty((2, len(model.columns)))
     for i, name in enumerate(model.columns):
-        steps.append((name, _ranges(model, i) if model.width[i] else _filling(model.fill[i : i + 1]), [i]))
-        rows[:, i] = _ends(model, i) if model.width[i] else np.nan_to_num(model.fill[i])
-    shown = ColumnTransformer(steps, sparse_threshold=0).fit(rows)
-    return Pipeline([("columns", shown), ("model", _predictor(_unfolded(model)))])
+        transformers.append(
+            (
+                name,
+                _discretiser(model, i) if model.bin_width[i] else _imputer(model.fill_value[i : i + 1]),
+                [i],
+            )
+        )
+        rows[:, i] = _bin_range(model, i) if model.bin_width[i] else np.nan_to_num(model.fill_value[i])
+    transformer = ColumnTransformer(transformers, sparse_threshold=0).fit(rows)
+    return Pipeline([("columns", transformer), ("model", _predictor(_one_hot_model(model)))])
 
 
-def _filling(fill: NDArray[np.float64]) -> Any:
-    """What puts the mean in the place of a missing value; a column that must be there is checked by a later step."""
+def _imputer(fill: NDArray[np.float64]) -> Any:
+    """Return a scikit-learn imputer of training means, or "passthrough" for required columns, checked later."""
     from sklearn.impute import SimpleImputer
 
     if np.isnan(fill).all():
         return "passthrough"
-    filling = SimpleImputer(keep_empty_features=True).fit(np.nan_to_num(fill)[None])
-    filling.statistics_ = fill.copy()
-    return filling
+    imputer = SimpleImputer(keep_empty_features=True).fit(np.nan_to_num(fill)[None])
+    imputer.statistics_ = fill.copy()
+    return imputer
 
 
-def _ends(model: UsableModel, i: int) -> tuple[float, float]:
-    """Where a column's ranges begin and end; the first stands for a missing value."""
-    width, origin = float(model.width[i]), float(model.origin[i])
-    reach = _REACH * float(model.deviation[i])
-    first = np.floor((model.mean[i] - reach - origin) / width) - 1
-    last = np.ceil((model.mean[i] + reach - origin) / width)
+def _bin_range(model: PortableModel, i: int) -> tuple[float, float]:
+    """Return first and last edge of a column's bins for scikit-learn; the first bin is for missing values."""
+    width, origin = float(model.bin_width[i]), float(model.bin_origin[i])
+    half_range = _MAX_STD * float(model.std[i])
+    first = np.floor((model.mean[i] - half_range - origin) / width) - 1
+    last = np.ceil((model.mean[i] + half_range - origin) / width)
     return origin + first * width, origin + last * width
 
 
-def _ranges(model: UsableModel, i: int) -> Any:
-    """What says in which of a column's ranges a value lies, by one column for each range."""
+def _discretiser(model: PortableModel, i: int) -> Any:
+    """Return a scikit-learn one-hot encoder of a column's bins."""
     from sklearn.impute import SimpleImputer
     from sklearn.pipeline import Pipeline
     from sklearn.preprocessing import KBinsDiscretizer
 
-    low, high = _ends(model, i)
-    ranges = KBinsDiscretizer(
-        round((high - low) / model.width[i]), encode="onehot-dense", strategy="uniform", subsample=None
+    low, high = _bin_range(model, i)
+    discretiser = KBinsDiscretizer(
+        round((high - low) / model.bin_width[i]), encode="onehot-dense", strategy="uniform", subsample=None
     )
-    if np.isnan(model.fill[i]):
-        return ranges
+    if np.isnan(model.fill_value[i]):
+        return discretiser
     missing = SimpleImputer(strategy="constant", fill_value=low)
-    return Pipeline([("missing", missing), ("ranges", ranges)])
+    return Pipeline([("missing", missing), ("ranges", discretiser)])
 
 
-def _unfolded(model: UsableModel) -> UsableModel:
-    """The same model with a weight for every range of a column, and with the scale inside its weights."""
-    first, *others = model.layers
+def _one_hot_model(model: PortableModel) -> PortableModel:
+    """Return the model for scikit-learn export with one weight per bin and the scaling in the weights."""
+    first, *other_layers = model.layers
     weights, bias, names = [], first.bias.astype(np.float64), []
     for i, name in enumerate(model.columns):
-        weight, mean, deviation = first.weight[:, i].astype(np.float64), model.mean[i], model.deviation[i]
-        if model.width[i]:
-            low, high = _ends(model, i)
-            middles = np.arange(low, high - model.width[i] / 2, model.width[i]) + model.width[i] / 2
-            middles[0] = model.fill[i]
-            weights.append(np.outer(weight, np.nan_to_num((middles - mean) / deviation)))
+        weight, mean, std = first.weight[:, i].astype(np.float64), model.mean[i], model.std[i]
+        if model.bin_width[i]:
+            low, high = _bin_range(model, i)
+            midpoints = (
+                np.arange(low, high - model.bin_width[i] / 2, model.bin_width[i]) + model.bin_width[i] / 2
+            )
+            midpoints[0] = model.fill_value[i]
+            weights.append(np.outer(weight, np.nan_to_num((midpoints - mean) / std)))
         else:
-            weights.append(weight[:, None] / deviation)
-            bias = bias - weight * mean / deviation
+            weights.append(weight[:, None] / std)
+            bias = bias - weight * mean / std
         names += [f"{name} {k}" for k in range(weights[-1].shape[1])]
-    made = Layer(np.concatenate(weights, axis=1), bias)
-    return replace(model, columns=tuple(names), width=np.zeros(len(names)), layers=(made, *others))
+    first_layer = PortableLayer(np.concatenate(weights, axis=1), bias)
+    return replace(
+        model, columns=tuple(names), bin_width=np.zeros(len(names)), layers=(first_layer, *other_layers)
+    )
 
 
-def _scaling(model: UsableModel) -> Any:
+def _scaler(model: PortableModel) -> Any:
     from sklearn.preprocessing import StandardScaler
 
-    scaling = StandardScaler().fit(np.zeros((1, len(model.columns))))
-    scaling.mean_, scaling.scale_ = model.mean.copy(), model.deviation.copy()
-    scaling.var_ = model.deviation**2
-    return scaling
+    scaler = StandardScaler().fit(np.zeros((1, len(model.columns))))
+    scaler.mean_, scaler.scale_ = model.mean.copy(), model.std.copy()
+    scaler.var_ = model.std**2
+    return scaler
 
 
-def _predictor(model: UsableModel) -> Any:
-    weights, biases = _outputs(model)
+def _predictor(model: PortableModel) -> Any:
+    weights, biases = _output_layers(model)
     hidden = tuple(len(bias) for bias in biases[:-1])
     if model.classes:
         return _classifier(model, weights, biases, hidden)
@@ -129,7 +139,7 @@ def _predictor(model: UsableModel) -> Any:
 
 
 def _classifier(
-    model: UsableModel, weights: list[NDArray[Any]], biases: list[NDArray[Any]], hidden: tuple[int, ...]
+    model: PortableModel, weights: list[NDArray[Any]], biases: list[NDArray[Any]], hidden: tuple[int, ...]
 ) -> Any:
     names = np.array(model.classes)
     rows = np.zeros((len(names), len(model.columns)))
@@ -141,7 +151,7 @@ def _classifier(
         return linear
     from sklearn.neural_network import MLPClassifier
 
-    if list(names) != sorted(names):  # the estimator numbers its classes in the order of the alphabet
+    if list(names) != sorted(names):  # the estimator sorts its classes
         order = np.argsort(names)
         if len(names) == 2:
             weights[-1], biases[-1] = -weights[-1], -biases[-1]
@@ -153,31 +163,31 @@ def _classifier(
 def _network(
     estimator: Any, labels: NDArray[Any], weights: list[NDArray[Any]], biases: list[NDArray[Any]]
 ) -> Any:
-    """A network of scikit-learn with these layers; one step of training on zeros makes its arrays."""
+    """Return a scikit-learn network with these layers; one training step on zeros creates its arrays."""
     import warnings
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # one step does not converge, and need not
+        warnings.simplefilter("ignore")  # one step does not converge
         estimator.fit(np.zeros((len(labels), weights[0].shape[1])), labels)
-    del estimator._optimizer  # it is done with training, and no file of skops may hold it
+    del estimator._optimizer  # skops does not store optimisers
     estimator.coefs_ = [weight.T.copy() for weight in weights]
     estimator.intercepts_ = [bias.copy() for bias in biases]
     return estimator
 
 
-def _outputs(model: UsableModel) -> tuple[list[NDArray[Any]], list[NDArray[Any]]]:
-    """Layers in double precision, with as many outputs as scikit-learn has: one for two classes or for a value."""
+def _output_layers(model: PortableModel) -> tuple[list[NDArray[Any]], list[NDArray[Any]]]:
+    """Return weights and biases for scikit-learn in double precision, with one output for two classes."""
     weights = [layer.weight.astype(np.float64) for layer in model.layers]
     biases = [layer.bias.astype(np.float64) for layer in model.layers]
     if len(model.classes) == 2:
         weights[-1], biases[-1] = weights[-1][1:] - weights[-1][:1], biases[-1][1:] - biases[-1][:1]
     if not model.classes:
-        mean, deviation = model.label
-        weights[-1], biases[-1] = weights[-1] * deviation, biases[-1] * deviation + mean
-    if any(not np.isfinite(each).all() for each in (*weights, *biases)):
+        mean, std = model.label
+        weights[-1], biases[-1] = weights[-1] * std, biases[-1] * std + mean
+    if any(not np.isfinite(array).all() for array in (*weights, *biases)):
         raise SettingsError(
-            "the model has weights that are no numbers",
+            "the model has weights that are not finite",
             where="model export",
-            remedy="look at the run's report",
+            remedy="check the loss in the run's report; training diverged",
         )
     return weights, biases

@@ -1,1 +1,1 @@
-"""Rules for every aggregate that leaves a site."""
+"""Disclosure control of aggregates that leave a site."""

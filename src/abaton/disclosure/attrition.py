@@ -1,4 +1,4 @@
-"""The funnel: how many people were read, eligible, consented and kept, how many rows they give, and why not."""
+"""Attrition of a cohort: subjects read, eligible, consented and retained, their rows, and reasons for exclusion."""
 
 from __future__ import annotations
 
@@ -7,56 +7,61 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 
-class Stage(StrEnum):
-    """How far a subject came."""
+class AttritionStage(StrEnum):
+    """Stage of the attrition, in the order of processing."""
 
     READ = "read"
     ELIGIBLE = "eligible"
     CONSENTED = "consented"
-    KEPT = "kept"
+    RETAINED = "retained"
     ROWS = "rows"
 
 
 @dataclass(slots=True)
-class Funnel:
-    """Subjects by stage, and for every stage why subjects did not reach it.
+class Attrition:
+    """Subjects by stage, and for each stage the excluded subjects by reason.
 
-    Invariant: every subject that is missing at a stage is counted there once, under its first reason, so that
-    the numbers add up.
+    Invariant: a subject that is missing at a stage is counted there once, under its first reason, so the counts of
+    neighbouring stages add up.
 
-    >>> funnel = Funnel()
-    >>> funnel.reach(Stage.READ)
-    >>> funnel.stop(Stage.ELIGIBLE, "criterion 1 (age) is not met")
-    >>> funnel.reached[Stage.READ], funnel.adds_up
+    >>> attrition = Attrition()
+    >>> attrition.count_subject(AttritionStage.READ)
+    >>> attrition.exclude_subject(AttritionStage.ELIGIBLE, "criterion 1 (age) is not met")
+    >>> attrition.reached[AttritionStage.READ], attrition.adds_up
     (1, True)
     """
 
-    reached: Counter[Stage] = field(default_factory=Counter)
-    stopped: dict[Stage, Counter[str]] = field(default_factory=dict)
-    stages: tuple[Stage, ...] = (Stage.READ, Stage.ELIGIBLE, Stage.CONSENTED, Stage.KEPT)
+    reached: Counter[AttritionStage] = field(default_factory=Counter)
+    excluded: dict[AttritionStage, Counter[str]] = field(default_factory=dict)
+    stages: tuple[AttritionStage, ...] = (
+        AttritionStage.READ,
+        AttritionStage.ELIGIBLE,
+        AttritionStage.CONSENTED,
+        AttritionStage.RETAINED,
+    )
 
-    def reach(self, stage: Stage) -> None:
-        """Count a subject at a stage."""
+    def count_subject(self, stage: AttritionStage) -> None:
+        """Count a subject that reached the stage of the attrition."""
         self.reached[stage] += 1
 
-    def stop(self, stage: Stage, reason: str) -> None:
-        """Count a subject that does not reach a stage, and why."""
-        self.stopped.setdefault(stage, Counter())[reason] += 1
+    def exclude_subject(self, stage: AttritionStage, reason: str) -> None:
+        """Count a subject that did not reach the stage of the attrition, with the reason."""
+        self.excluded.setdefault(stage, Counter())[reason] += 1
 
-    def with_rows(self, rows: int, reasons: Counter[str]) -> Funnel:
-        """The funnel with its last stage: how many of the kept subjects give a row, and why others do not."""
-        reached = Counter({**self.reached, Stage.ROWS: rows})
-        stopped = {**self.stopped, Stage.ROWS: Counter(reasons)}
-        unexplained = self.reached[Stage.KEPT] - rows - reasons.total()
+    def with_rows(self, rows: int, reasons: Counter[str]) -> Attrition:
+        """Return the attrition with its last stage: retained subjects with a row, and the reasons for missing rows."""
+        reached = Counter({**self.reached, AttritionStage.ROWS: rows})
+        excluded = {**self.excluded, AttritionStage.ROWS: Counter(reasons)}
+        unexplained = self.reached[AttritionStage.RETAINED] - rows - reasons.total()
         if unexplained > 0:
-            stopped[Stage.ROWS]["has no row in the views"] += unexplained
-        return Funnel(reached, stopped, (*self.stages, Stage.ROWS))
+            excluded[AttritionStage.ROWS]["has no row in the views"] += unexplained
+        return Attrition(reached, excluded, (*self.stages, AttritionStage.ROWS))
 
     @property
     def adds_up(self) -> bool:
-        """Whether every subject is accounted for."""
+        """Whether the attrition adds up: each subject is at the next stage or excluded with a reason."""
         pairs = zip(self.stages, self.stages[1:], strict=False)
         return all(
-            self.reached[before] == self.reached[after] + self.stopped.get(after, Counter()).total()
+            self.reached[before] == self.reached[after] + self.excluded.get(after, Counter()).total()
             for before, after in pairs
         )

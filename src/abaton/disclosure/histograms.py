@@ -1,11 +1,15 @@
-"""What of a site's counts of combinations may leave it: no number of fewer people than the floor, also by subtraction.
+"""Suppression of a site's combination histogram before its release.
+
+Histograms are released once per study. Updating each count after a change of `min_cell_count` was rejected, because
+separately updated counts can be subtracted from each other.
 
 Invariants:
-(1) a combination is told only if at least the floor of people have it, and all that are not told hold that many
-    together, or nobody; the same holds for the sensitive values within a combination, and for those of the whole site;
-(2) a name that only untold combinations have is not told, unless the study's own document lists it;
-(3) what leaves depends on the people who are counted and on nobody else; told twice, of others, it could be subtracted:
-    a site tells once (`abaton.study_run.site_releases`).
+(1) a combination is released only if at least `min_cell_count` subjects have it, and all suppressed combinations hold
+    no subject or at least as many together; the same holds for the sensitive values within a combination, and for
+    those of the whole site;
+(2) a label that only suppressed combinations have is not released, unless the study document lists it;
+(3) the output depends only on the counted subjects; a second release about other subjects would allow differencing, so
+    a site releases its histogram once (`abaton.study_run.site_releases`).
 """
 
 from __future__ import annotations
@@ -14,116 +18,150 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from abaton.anonymity.equivalence_classes import Table
-from abaton.anonymity.federated_recoding import Histogram, Names, Told, choose, site_histogram
-from abaton.anonymity.lattice import Node, optimum, way_up
+from abaton.anonymity.equivalence_classes import EncodedTable
+from abaton.anonymity.federated_recoding import (
+    CombinationHistogram,
+    Names,
+    SensitiveShare,
+    choose_recoding,
+    site_histogram,
+)
+from abaton.anonymity.lattice import Node, generalisation_path, optimal_node
 from abaton.anonymity.settings import AnonymitySettings
-from abaton.errors import Refused
+from abaton.errors import RefusedError
 
 Key = TypeVar("Key", bound=Hashable)
-Chains = tuple[tuple[tuple[Names, int], ...], ...]
+LabelChains = tuple[tuple[tuple[Names, int], ...], ...]
 
 
-def affordable(table: Table, settings: AnonymitySettings, floor: int) -> Node:
-    """The finest levels on which a site may tell of its people, all but the share that the study lets be left out.
+def releasable_levels(table: EncodedTable, settings: AnonymitySettings, min_cell_count: int) -> Node:
+    """Return the finest levels for a site's releasable histogram that stay within the suppression limit.
 
-    Where values are sensitive, so much may be told of them that what the study asks of them can be shown to hold.
+    With sensitive attributes the levels are coarse enough for the released values to satisfy the study's criteria.
 
     Args:
         table: The site's own table.
-        settings: The study's; its k is asked of all sites together, and of none alone.
-        floor: The smallest number of people that the site tells.
+        settings: The study's settings; their k applies to the union of all sites.
+        min_cell_count: The smallest count of subjects that the site releases.
     """
-    own = replace(settings, k=floor, local_floor=None)
-    node = _finest(replace(table, sensitive=()), replace(own, sensitive=()))
-    if not settings.asks_of_values:
-        return node
-    way = way_up(table, own, node)
-    return next((each for each in way if _holds(leaving(site_histogram(table, each), floor), own)), way[-1])
+    site_settings = replace(settings, k=min_cell_count, min_cell_count=None)
+    finest = _finest_releasable(replace(table, sensitive=()), replace(site_settings, sensitive=()))
+    if not settings.has_sensitive_models:
+        return finest
+    path = generalisation_path(table, site_settings, finest)
+    return next(
+        (
+            node
+            for node in path
+            if _satisfies(suppress_histogram(site_histogram(table, node), min_cell_count), site_settings)
+        ),
+        path[-1],
+    )
 
 
-def _finest(table: Table, own: AnonymitySettings) -> Node:
-    for limit in dict.fromkeys((own.suppression_limit, 0.0)):
+def _finest_releasable(table: EncodedTable, site_settings: AnonymitySettings) -> Node:
+    for limit in dict.fromkeys((site_settings.suppression_limit, 0.0)):
         try:
-            node = optimum(table, replace(own, suppression_limit=limit)).node
-        except Refused:
+            node = optimal_node(table, replace(site_settings, suppression_limit=limit)).node
+        except RefusedError:
             continue
-        if leaving(site_histogram(table, node), own.k).hidden <= own.suppression_limit * table.records:
+        if (
+            suppress_histogram(site_histogram(table, node), site_settings.k).suppressed
+            <= site_settings.suppression_limit * table.records
+        ):
             return node
-    return tuple(made.height for made in table.ladders)
+    return tuple(hierarchy.height for hierarchy in table.hierarchies)
 
 
-def _holds(told: Histogram, own: AnonymitySettings) -> bool:
+def _satisfies(histogram: CombinationHistogram, site_settings: AnonymitySettings) -> bool:
     try:
-        return bool(choose([told], own).classes)
-    except Refused:
+        return bool(choose_recoding([histogram], site_settings).classes)
+    except RefusedError:
         return False
 
 
-def leaving(full: Histogram, floor: int) -> Histogram:
-    """The part of a site's histogram that may leave.
+def suppress_histogram(full: CombinationHistogram, min_cell_count: int) -> CombinationHistogram:
+    """Return the part of a site's combination histogram that may be released.
 
     Args:
-        full: All that the site has.
-        floor: The smallest number of people that it tells.
+        full: The unsuppressed histogram.
+        min_cell_count: The smallest count of subjects that the site releases.
     """
-    everybody = sum(full.people)
-    places = sorted(_tellable(dict(enumerate(full.people)), everybody, floor))
-    people, counts = (tuple(of[place] for place in places) for of in (full.people, full.counts))
-    rest = everybody - sum(people)
-    hidden = full.hidden + sum(full.counts) - sum(counts)
-    chains, cells = _without_others(full, places)
-    sensitive = tuple(_values(each, places, people, everybody, floor) for each in full.sensitive)
-    return Histogram(
-        full.base, chains, full.listed, cells, counts, people, sensitive, hidden if rest >= floor else 0
+    total = sum(full.subjects)
+    indices = sorted(_releasable_counts(dict(enumerate(full.subjects)), total, min_cell_count))
+    subjects, counts = (tuple(column[index] for index in indices) for column in (full.subjects, full.counts))
+    remainder = total - sum(subjects)
+    suppressed = full.suppressed + sum(full.counts) - sum(counts)
+    chains, cells = _reindex(full, indices)
+    sensitive = tuple(
+        _suppress_sensitive(share, indices, subjects, total, min_cell_count) for share in full.sensitive
+    )
+    return CombinationHistogram(
+        full.base,
+        chains,
+        full.is_listed,
+        cells,
+        counts,
+        subjects,
+        sensitive,
+        suppressed if remainder >= min_cell_count else 0,
     )
 
 
-def _tellable(numbers: Mapping[Key, int], whole: int, floor: int) -> dict[Key, int]:
-    """The numbers that may be told of parts of a whole: from the floor on, and what is left is none, or as many."""
-    told = {name: number for name, number in numbers.items() if number >= floor}
-    rarest = iter(sorted(told, key=lambda name: (told[name], repr(name))))
-    while told and (rest := whole - sum(told.values())) != 0 and rest < floor:
-        del told[next(rarest)]
-    return told
+def _releasable_counts(counts: Mapping[Key, int], total: int, min_cell_count: int) -> dict[Key, int]:
+    """Return the histogram counts that may be released; the remainder is zero or at least `min_cell_count`."""
+    released = {name: count for name, count in counts.items() if count >= min_cell_count}
+    rarest = iter(sorted(released, key=lambda name: (released[name], repr(name))))
+    while released and (remainder := total - sum(released.values())) != 0 and remainder < min_cell_count:
+        del released[next(rarest)]
+    return released
 
 
-def _without_others(full: Histogram, places: Sequence[int]) -> tuple[Chains, tuple[tuple[int, ...], ...]]:
-    """The names of some combinations and of the study's own lists, and the combinations by their new places."""
+def _reindex(
+    full: CombinationHistogram, indices: Sequence[int]
+) -> tuple[LabelChains, tuple[tuple[int, ...], ...]]:
+    """Return a histogram's label chains that are used or listed by the study, and its combinations reindexed."""
     used = [
         sorted(
-            {full.cells[place][i] for place in places}
-            | {at for at, (names, _) in enumerate(chain) if listed and names[0] is not None}
+            {full.cells[index][i] for index in indices}
+            | {j for j, (names, _) in enumerate(chain) if listed and names[0] is not None}
         )
-        for i, (chain, listed) in enumerate(zip(full.chains, full.listed, strict=True))
+        for i, (chain, listed) in enumerate(zip(full.chains, full.is_listed, strict=True))
     ]
-    new = [{old: at for at, old in enumerate(column)} for column in used]
-    chains = tuple(tuple(chain[old] for old in of) for chain, of in zip(full.chains, used, strict=True))
+    new_indices = [{old: new for new, old in enumerate(column)} for column in used]
+    chains = tuple(
+        tuple(chain[old] for old in column) for chain, column in zip(full.chains, used, strict=True)
+    )
     return chains, tuple(
-        tuple(at[old] for at, old in zip(new, full.cells[place], strict=True)) for place in places
+        tuple(column[old] for column, old in zip(new_indices, full.cells[index], strict=True))
+        for index in indices
     )
 
 
-def _values(told: Told, places: Sequence[int], people: Sequence[int], everybody: int, floor: int) -> Told:
-    """What may leave of a sensitive column, given the combinations that do; of the others only how many they are."""
-    having = {(cell, value): count for cell, value, count in told.triples}
-    values = range(len(told.values))
-    known = [0] * len(values)
-    triples, unsure = [], []
-    for cell, (place, number) in enumerate(zip(places, people, strict=True)):
-        shown = _tellable({value: having.get((place, value), 0) for value in values}, number, floor)
-        for value, count in sorted(shown.items()):
+def _suppress_sensitive(
+    share: SensitiveShare, indices: Sequence[int], subjects: Sequence[int], total: int, min_cell_count: int
+) -> SensitiveShare:
+    """Return the releasable histogram of a sensitive column; outside released combinations only totals."""
+    counts = {(cell, value): count for cell, value, count in share.triples}
+    values = range(len(share.values))
+    released = [0] * len(values)
+    triples, unknown_subjects = [], []
+    for cell, (index, in_cell) in enumerate(zip(indices, subjects, strict=True)):
+        cell_counts = _releasable_counts(
+            {value: counts.get((index, value), 0) for value in values}, in_cell, min_cell_count
+        )
+        for value, count in sorted(cell_counts.items()):
             triples.append((cell, value, count))
-            known[value] += count
-        unsure.append(number - sum(shown.values()))
-    # Of a value as many as the combinations tell, or so many more that nobody stands out among those.
-    others = {value: told.whole[value] - known[value] for value in values}
-    more = _tellable(others, everybody - sum(known), floor)
-    totals = [known[value] + more.get(value, 0) for value in values]
-    seen = {value: at for at, value in enumerate(value for value in values if totals[value])}
-    return Told(
-        tuple(told.values[value] for value in seen),
-        tuple((cell, seen[value], count) for cell, value, count in triples),
-        tuple(unsure),
-        tuple(totals[value] for value in seen),
+            released[value] += count
+        unknown_subjects.append(in_cell - sum(cell_counts.values()))
+    # The total of a value is the sum over released combinations, or exceeds it by at least `min_cell_count`.
+    unreleased = {value: share.value_totals[value] - released[value] for value in values}
+    additional = _releasable_counts(unreleased, total - sum(released), min_cell_count)
+    totals = [released[value] + additional.get(value, 0) for value in values]
+    new_indices = {value: i for i, value in enumerate(value for value in values if totals[value])}
+    return SensitiveShare(
+        tuple(share.values[value] for value in new_indices),
+        tuple((cell, new_indices[value], count) for cell, value, count in triples),
+        tuple(unknown_subjects),
+        tuple(totals[value] for value in new_indices),
     )

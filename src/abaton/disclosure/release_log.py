@@ -1,9 +1,9 @@
-"""What has left a site as numbers of people, remembered so that nobody can be worked out by subtraction.
+"""Release log of a site: earlier releases of aggregates, as a protection against differencing.
 
-Everything told of a group of people is noted with the group: each person by the keyed tag that the registry knows them
-by, and by nothing else. What is told next rests on the same people, or on a group that differs from each earlier one by
-at least the smallest count of people; otherwise nothing is told, or what was told before. Updates are not governed
-here: training goes on without whoever has left.
+Each aggregate over a group of subjects is recorded with the group, each subject by its registry pseudonym only. A later
+release covers the same subjects, or a group that differs from each earlier one by at least `min_cell_count` subjects;
+otherwise nothing is released, or the earlier value again. Updates are not governed here: training continues without
+withdrawn subjects.
 """
 
 from __future__ import annotations
@@ -16,107 +16,107 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from abaton.atomic_files import replacing, writing
+from abaton.atomic_files import atomic_write, map_os_errors
 from abaton.errors import StoreError
 
-_MOST = (
-    1024  # groups of one kind that are remembered; a site that has told of so many tells of no further one
-)
+_MAX_GROUPS = 1024  # per quantity; after this many different groups no further group is released
 
 
-class Ledger:
-    """The file of one site; processes of the site may share it.
+class ReleaseLog:
+    """Release log of one site, shared by the site's processes.
 
     Args:
-        path: Where it lies, readable by the site's account alone.
-        tag: How a person is known, given the Patient's id.
-        floor: The smallest number of people that may be told.
+        path: File, readable by the site's account only.
+        pseudonym_for: Returns the registry pseudonym of a Patient id.
+        min_cell_count: Smallest count of subjects that may be released.
     """
 
-    def __init__(self, path: Path, tag: Callable[[str], str], floor: int) -> None:
-        self.path, self.floor, self._tag = path, floor, tag
-        self._known: dict[tuple[str, frozenset[str]], bool] = {}
-        self._numbers: dict[str, int] = {}
+    def __init__(self, path: Path, pseudonym_for: Callable[[str], str], min_cell_count: int) -> None:
+        self.path, self.min_cell_count, self._pseudonym_for = path, min_cell_count, pseudonym_for
+        self._decisions: dict[tuple[str, frozenset[str]], bool] = {}
+        self._counts: dict[str, int] = {}
 
-    def may_tell(self, kind: str, people: Iterable[str]) -> bool:
-        """Whether something of a kind may be told of some people, given everything told of that kind before.
+    def may_release(self, quantity: str, patients: Iterable[str]) -> bool:
+        """Return whether the release log allows a quantity for these patients, given its earlier releases.
 
-        It may of the same people again, and of a group that differs from all earlier ones by at least the smallest
-        count of people; the group is then noted.
+        It may for the same patients again, and for a group that differs from all earlier ones by at least
+        `min_cell_count` patients; the group is then recorded.
 
         Args:
-            kind: What is told: `sums`, `scores` or `judged`.
-            people: The Patient's ids of those it rests on.
+            quantity: `sums`, `validation` or `test`.
+            patients: Patient ids of the subjects that the aggregate covers.
         """
-        group = frozenset(people)
-        found = self._known.get((kind, group))
-        if found is None:
-            found = self._known[kind, group] = self._asked(kind, group)
-        return found
+        group = frozenset(patients)
+        decision = self._decisions.get((quantity, group))
+        if decision is None:
+            decision = self._decisions[quantity, group] = self._decide(quantity, group)
+        return decision
 
-    def _asked(self, kind: str, people: frozenset[str]) -> bool:
-        tags = {self._tag(each) for each in people}
-        with self._opened() as row:
-            groups = row["groups"].setdefault(kind, [])
-            apart = [len(tags.symmetric_difference(earlier)) for earlier in groups]
-            if 0 in apart:
+    def _decide(self, quantity: str, patients: frozenset[str]) -> bool:
+        pseudonyms = {self._pseudonym_for(patient) for patient in patients}
+        with self._locked_content() as row:
+            groups = row["groups"].setdefault(quantity, [])
+            distances = [len(pseudonyms.symmetric_difference(earlier)) for earlier in groups]
+            if 0 in distances:
                 return True
-            if len(tags) < self.floor or len(groups) >= _MOST or any(each < self.floor for each in apart):
+            if len(pseudonyms) < self.min_cell_count or len(groups) >= _MAX_GROUPS:
                 return False
-            groups.append(sorted(tags))
+            if any(distance < self.min_cell_count for distance in distances):
+                return False
+            groups.append(sorted(pseudonyms))
             return True
 
-    def steady(self, what: str, number: int) -> int:
-        """A number of people as it may be told: as it was told before, until it has changed by the smallest count."""
-        seen = self._numbers.get(what)
-        if seen is not None and abs(seen - number) < self.floor:
-            return seen
-        with self._opened() as row:
-            before = row["numbers"].get(what)
-            if before is None or abs(before - number) >= self.floor:
-                before = row["numbers"][what] = number
-        self._numbers[what] = int(before)
-        return int(before)
+    def stable_count(self, key: str, count: int) -> int:
+        """Return the last count in the release log until the count of subjects differs by `min_cell_count`."""
+        cached = self._counts.get(key)
+        if cached is not None and abs(cached - count) < self.min_cell_count:
+            return cached
+        with self._locked_content() as row:
+            last = row["counts"].get(key)
+            if last is None or abs(last - count) >= self.min_cell_count:
+                last = row["counts"][key] = count
+        self._counts[key] = int(last)
+        return int(last)
 
-    def as_told(self, what: str, value: Any) -> Any:
-        """Plain values as they were told the first time; noted if they never were."""
-        with self._opened() as row:
-            return row["told"].setdefault(what, value)
+    def first_release(self, key: str, value: Any) -> Any:
+        """Return the first release under this key in the release log; record this one if there was none."""
+        with self._locked_content() as row:
+            return row["releases"].setdefault(key, value)
 
-    def replace(self, what: str, value: Any) -> None:
-        """Note plain values in the place of what was told before."""
-        with self._opened() as row:
-            row["told"][what] = value
+    def replace_release(self, key: str, value: Any) -> None:
+        """Record a JSON value in the release log in place of the last release."""
+        with self._locked_content() as row:
+            row["releases"][key] = value
 
-    def told(self, what: str) -> Any:
-        """What was told before, or nothing."""
-        with self._opened() as row:
-            return row["told"].get(what)
+    def last_release(self, key: str) -> Any:
+        """Return the JSON value of the last release in the release log, or None."""
+        with self._locked_content() as row:
+            return row["releases"].get(key)
 
-    def first_of(self, kind: str, name: str, value: str) -> bool:
-        """Whether a value is the first that was given for a name; noted if there was none, for so many names only."""
-        with self._opened() as row:
-            known = row["told"].setdefault(kind, {})
-            if name not in known and len(known) < _MOST:
-                known[name] = value
-            return bool(known.get(name) == value)
+    def is_first_value(self, key: str, name: str, value: str) -> bool:
+        """Return whether a value is the first for its name in the release log, where it is recorded if new."""
+        with self._locked_content() as row:
+            values = row["releases"].setdefault(key, {})
+            if name not in values and len(values) < _MAX_GROUPS:
+                values[name] = value
+            return bool(values.get(name) == value)
 
-    def spend(self, what: str, task: str, most: int) -> bool:
-        """Count an answer once, however often it is sent; whether it is within what may be given over all runs."""
-        with self._opened() as row:
-            spent = row["spent"].setdefault(what, [])
-            mark = hashlib.blake2b(task.encode(), digest_size=8).hexdigest()
-            if mark in spent:
+    def spend_budget(self, budget: str, task: str, limit: int) -> bool:
+        """Count a task once in the release log, even if repeated; return whether it is within the limit of all runs."""
+        with self._locked_content() as row:
+            spent = row["budgets"].setdefault(budget, [])
+            task_digest = hashlib.blake2b(task.encode(), digest_size=8).hexdigest()
+            if task_digest in spent:
                 return True
-            if len(spent) >= most:
+            if len(spent) >= limit:
                 return False
-            spent.append(mark)
+            spent.append(task_digest)
             return True
 
     @contextmanager
-    def _opened(self) -> Iterator[dict[str, Any]]:
-        """The content, for one process at a time; written back if it has changed."""
-        with writing(self.path.parent):
+    def _locked_content(self) -> Iterator[dict[str, Any]]:
+        """Lock the release log and yield its content; write it back if it changed."""
+        with map_os_errors(self.path.parent):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             with self.path.with_name(f"{self.path.name}.lock").open("a") as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX)
@@ -125,21 +125,21 @@ class Ledger:
                 yield row
                 after = json.dumps(row)
                 if after != before:
-                    with replacing(self.path, mode=0o600) as begun:
-                        begun.write_text(after)
+                    with atomic_write(self.path, mode=0o600) as temporary_path:
+                        temporary_path.write_text(after)
 
     def _read(self) -> dict[str, Any]:
-        parts = ("groups", "numbers", "told", "spent")
+        sections = ("groups", "counts", "releases", "budgets")
         if not self.path.exists():
-            return {name: {} for name in parts}
+            return {name: {} for name in sections}
         try:
             row = json.loads(self.path.read_text())
-            if not isinstance(row, dict) or row.keys() != set(parts):
-                raise ValueError(parts)
+            if not isinstance(row, dict) or row.keys() != set(sections):
+                raise ValueError(sections)
             return row
         except (OSError, ValueError) as error:
             raise StoreError(
-                "the ledger of what has left cannot be read",
+                "the release log is not readable",
                 where=str(self.path),
-                remedy="restore it from a backup; without it the site cannot know what may still be told",
+                remedy="restore it from a backup; without it the site cannot decide what may be released",
             ) from error

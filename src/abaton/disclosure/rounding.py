@@ -1,8 +1,8 @@
-"""Numbers of people made coarse before they leave: no count tells more than a stretch as wide as the smallest count.
+"""Rounding of counts and sums before their release.
 
-A class of which the site has fewer people is not scored at all. Of the others it is told how many there are, and into
-which stretch the number of right ones falls, by its middle. What is told stays consistent: a reader can add and compare
-it as if it were exact.
+A class with fewer subjects than `min_cell_count` is not evaluated. For the others the number of subjects is released,
+and the number of correct predictions as the midpoint of a bin at least as wide as `min_cell_count`. Released counts are
+consistent: they can be added and compared like exact ones.
 """
 
 from __future__ import annotations
@@ -12,121 +12,127 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from abaton.metrics.counts import TIME_SUMS, VALUE_SUMS, Counts
+from abaton.metrics.counts import REGRESSION_SUMS, SURVIVAL_SUMS, Counts
 
-_DIGITS = 2  # of losses and of sums of errors
-_STEPS = 1 << 20  # in which a group is spread: a larger one needs no more memory
+_DIGITS = 2  # significant digits of losses and of sums of errors
+_MAX_POINTS = 1 << 20  # over which a group is spread: bounds the memory for large groups
 
 
-def middle(count: int, of: int, floor: int) -> int:
-    """The middle of the stretch that a count falls into: 0 to `of` in stretches of at least `floor` counts each.
+def bin_midpoint(count: int, total: int, min_cell_count: int) -> int:
+    """Round a count to the midpoint of its bin; bins over 0..`total` hold at least `min_cell_count` values.
 
-    >>> [middle(count, 12, 5) for count in (0, 5, 6, 7, 12)], middle(2, 9, 5)
+    >>> [bin_midpoint(count, 12, 5) for count in (0, 5, 6, 7, 12)], bin_midpoint(2, 9, 5)
     ([3, 3, 3, 9, 9], 4)
     """
-    stretches = max(1, of // floor)
-    at = min(stretches - 1, count * stretches // (of + 1))
-    first = -(-at * (of + 1) // stretches)
-    last = -(-(at + 1) * (of + 1) // stretches) - 1
+    bins = max(1, total // min_cell_count)
+    index = min(bins - 1, count * bins // (total + 1))
+    first = -(-index * (total + 1) // bins)
+    last = -(-(index + 1) * (total + 1) // bins) - 1
     return (first + last) // 2
 
 
-def coarse_labels(labels: Sequence[float], floor: int) -> Counts:
-    """How many rows of each class there are, without the classes that are too small to be told.
+def suppress_label_counts(labels: Sequence[float], min_cell_count: int) -> Counts:
+    """Round the number of rows of each class down to 0 if it is below `min_cell_count`.
 
-    >>> coarse_labels((12, 4), 5)
+    >>> suppress_label_counts((12, 4), 5)
     (12, 0)
     """
-    return tuple(int(count) if count >= floor else 0 for count in labels)
+    return tuple(int(count) if count >= min_cell_count else 0 for count in labels)
 
 
-def coarse_score(score: Sequence[float], floor: int, *, loss: bool) -> Counts:
-    """What an evaluator counted, as it may leave; nothing if too few people are left to tell of.
+def round_counts(counts: Sequence[float], min_cell_count: int, *, loss: bool) -> Counts:
+    """Round an evaluator's counts so that they may be released; nothing if all classes are too small.
 
     Args:
-        score: As `control.score` defines it.
-        floor: The smallest number of people that may be told.
-        loss: Whether the sum of losses is told, rounded.
+        counts: Validation counts as `abaton.metrics.counts` defines them.
+        min_cell_count: Smallest count of subjects that may be released.
+        loss: Whether the sum of losses is released, rounded.
 
-    >>> coarse_score((9, 2, 12, 4, 11, 5, 7.1), 5, loss=False)
+    >>> round_counts((9, 2, 12, 4, 11, 5, 7.1), 5, loss=False)
     (9.0, 0.0, 12.0, 0.0, 9.0, 3.0)
     """
-    if not score:
+    if not counts:
         return ()
-    if len(score) in (len(VALUE_SUMS), len(TIME_SUMS)):
-        return (score[0], *(rounded(each) for each in score[1:])) if score[0] >= floor else ()
-    classes, more = divmod(len(score), 3)
-    right, actual = ([int(n) for n in score[i * classes : (i + 1) * classes]] for i in range(2))
-    kept = [n if n >= floor else 0 for n in actual]
-    if not any(kept):
+    if len(counts) in (len(REGRESSION_SUMS), len(SURVIVAL_SUMS)):
+        if counts[0] < min_cell_count:
+            return ()
+        return (counts[0], *(round_significant(total) for total in counts[1:]))
+    classes, has_loss = divmod(len(counts), 3)
+    correct, actual = ([int(n) for n in counts[i * classes : (i + 1) * classes]] for i in range(2))
+    subjects = [n if n >= min_cell_count else 0 for n in actual]
+    if not any(subjects):
         return ()
-    hits = [middle(hit, n, floor) if n else 0 for hit, n in zip(right, kept, strict=True)]
-    said = list(hits)
-    for i, (hit, n) in enumerate(zip(hits, kept, strict=True)):
-        share, rest = divmod(n - hit, classes - 1)  # which wrong answer was given is not told
-        for place, j in enumerate(j for j in range(classes) if j != i):
-            said[j] += share + (place < rest)
-    told = tuple(float(n) for n in (*hits, *kept, *said))
-    mean = score[-1] / sum(actual) if more else 0.0
-    return (*told, float(rounded(mean) * sum(kept))) if loss and more else told
+    hits = [
+        bin_midpoint(hit, n, min_cell_count) if n else 0 for hit, n in zip(correct, subjects, strict=True)
+    ]
+    predicted = list(hits)
+    for i, (hit, n) in enumerate(zip(hits, subjects, strict=True)):
+        share, remainder = divmod(n - hit, classes - 1)  # spread: the wrongly predicted class is not released
+        for index, j in enumerate(j for j in range(classes) if j != i):
+            predicted[j] += share + (index < remainder)
+    rounded = tuple(float(n) for n in (*hits, *subjects, *predicted))
+    mean_loss = counts[-1] / sum(actual) if has_loss else 0.0
+    return (*rounded, float(round_significant(mean_loss) * sum(subjects))) if loss and has_loss else rounded
 
 
-def rounded(number: float) -> float:
-    """A number with two digits.
+def round_significant(value: float) -> float:
+    """Round a value to two significant digits.
 
-    >>> rounded(0.69314), rounded(1234.5), rounded(0.0)
+    >>> round_significant(0.69314), round_significant(1234.5), round_significant(0.0)
     (0.69, 1200.0, 0.0)
     """
-    return float(f"{number:.{_DIGITS}g}")
+    return float(f"{value:.{_DIGITS}g}")
 
 
-def microaggregated(places: NDArray[np.int64], floor: int) -> list[tuple[int, int]]:
-    """Scores by groups of at least `floor` people next to each other: the middle place of each group, and how many.
+def microaggregate(bins: NDArray[np.int64], min_cell_count: int) -> list[tuple[int, int]]:
+    """Round scores by microaggregation of at least `min_cell_count`: return each group's mean bin and size.
 
-    >>> microaggregated(np.array([7, 1, 2, 90, 3, 4, 8, 91]), 3)
+    >>> microaggregate(np.array([7, 1, 2, 90, 3, 4, 8, 91]), 3)
     [(2, 4), (49, 4)]
     """
-    if len(places) < floor:
+    if len(bins) < min_cell_count:
         return []
-    groups = np.array_split(np.sort(places), len(places) // floor)
+    groups = np.array_split(np.sort(bins), len(bins) // min_cell_count)
     return [(int(np.rint(group.mean())), len(group)) for group in groups]
 
 
-def spread(numbers: NDArray[np.float64], other: NDArray[np.float64] | None = None) -> NDArray[np.float64]:
-    """Groups of people as a reader may think of them: each spread evenly half-way to its neighbours.
+def spread_within_groups(
+    counts: NDArray[np.float64], other_counts: NDArray[np.float64] | None = None
+) -> NDArray[np.float64]:
+    """Undo the rounding of microaggregated scores approximately: spread each group half-way to its neighbours.
 
-    Groups that stood at one place each would look better told apart than their people are. Nothing is used but what was
-    told.
+    Without spreading, groups at a single bin each would look better separated than their subjects are. Only released
+    counts are used.
 
     Args:
-        numbers: How many people stand at each place.
-        other: The groups of the other kind of people. A group without neighbours is thought to be as wide as they are
-            together: as wide as it can be, small sites would seem to have models that are .05 of AUROC worse.
+        counts: Number of subjects at each bin.
+        other_counts: Groups of the other outcome. A group without neighbours is spread as widely as these are together;
+            spreading it over the whole range would bias the AUROC of small sites by -0.05.
 
-    >>> spread(np.array([0, 0, 3, 0, 0, 0, 0, 0, 3, 0, 0])).tolist()
+    >>> spread_within_groups(np.array([0, 0, 3, 0, 0, 0, 0, 0, 3, 0, 0])).tolist()
     [1.0, 0.0, 1.0, 0.0, 1.0, 0.0, 1.0, 0.0, 1.0, 0.0, 1.0]
     """
-    made = np.zeros(len(numbers))
-    places = np.flatnonzero(numbers)
-    if not len(places):
-        return made
-    edges = _edges(places)
+    spread = np.zeros(len(counts))
+    bins = np.flatnonzero(counts)
+    if not len(bins):
+        return spread
+    edges = _group_edges(bins)
     if edges is None:
-        widest = min(places[0], len(numbers) - 1 - places[0])
-        around = None if other is None else _edges(np.flatnonzero(other))
-        width = widest if around is None else min(widest, (around[-1] - around[0]) / 2)
-        edges = np.array([places[0] - width, places[0] + width], np.float64)
-    for at, place in enumerate(places):
-        steps = min(int(numbers[place]), _STEPS)
-        shares = (np.arange(steps) + 0.5) / steps
-        found = np.rint(edges[at] + shares * (edges[at + 1] - edges[at]))
-        np.add.at(made, np.clip(found, 0, len(numbers) - 1).astype(np.int64), numbers[place] / steps)
-    return made
+        max_width = min(bins[0], len(counts) - 1 - bins[0])
+        other_edges = None if other_counts is None else _group_edges(np.flatnonzero(other_counts))
+        width = max_width if other_edges is None else min(max_width, (other_edges[-1] - other_edges[0]) / 2)
+        edges = np.array([bins[0] - width, bins[0] + width], np.float64)
+    for i, group_bin in enumerate(bins):
+        points = min(int(counts[group_bin]), _MAX_POINTS)
+        fractions = (np.arange(points) + 0.5) / points
+        targets = np.rint(edges[i] + fractions * (edges[i + 1] - edges[i]))
+        np.add.at(spread, np.clip(targets, 0, len(counts) - 1).astype(np.int64), counts[group_bin] / points)
+    return spread
 
 
-def _edges(places: NDArray[np.int64]) -> NDArray[np.float64] | None:
-    """Half-way between neighbours, and as far beyond the outer ones; nothing of fewer than two."""
-    if len(places) < 2:
+def _group_edges(bins: NDArray[np.int64]) -> NDArray[np.float64] | None:
+    """Return the edges of microaggregated groups, half-way between neighbours; None for fewer than two."""
+    if len(bins) < 2:
         return None
-    between = (places[1:] + places[:-1]) / 2
-    return np.concatenate([[2 * places[0] - between[0]], between, [2 * places[-1] - between[-1]]])
+    between = (bins[1:] + bins[:-1]) / 2
+    return np.concatenate([[2 * bins[0] - between[0]], between, [2 * bins[-1] - between[-1]]])

@@ -1,11 +1,9 @@
-"""Small counts are not told, and cannot be worked out from those that are.
+"""Suppression of small counts in an attrition table, with complementary suppression.
 
-A number of people below the floor is printed as ``<5`` (with a floor of 5). The stages of a funnel add up, so a
-masked number could be had by subtraction; therefore neighbours are hidden as well, as ``≥5``, until an observer
-who knows the sums and how masking works cannot pin any masked number down to one value.
-
-The observer is played by :func:`bounds`: every printed number becomes the range it stands for, and the ranges
-are narrowed through the sums until nothing changes. The sums form a chain, so the ranges that remain are exact.
+A count of subjects below `min_cell_count` is printed as ``<5`` (for 5). The stages add up, so a suppressed count could
+be found by differencing; therefore further counts are suppressed as ``≥5``. Rules of thumb (suppress the next smallest
+cell) fail for chains such as 9, 8, 7, 6, 5. Suppression continues until interval propagation over the sums
+(:func:`feasible_ranges`), which is exact for a chain, cannot determine a suppressed value.
 """
 
 from __future__ import annotations
@@ -14,157 +12,174 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
+from abaton.disclosure.attrition import Attrition, AttritionStage
 from abaton.errors import AbatonError
-from abaton.disclosure.attrition import Funnel, Stage
 
-_MANY = 1 << 62
+_UNBOUNDED = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
-    """A number of people and how it is printed: as it is, or only as below or not below the floor.
+class SuppressedCount:
+    """Count of subjects and its printed form: exact, or only as below or not below `min_cell_count`.
 
-    ``blurred`` means that not even zero is told from other numbers below the floor.
+    ``zero_suppressed`` means that zero is not distinguished from other counts below `min_cell_count`.
     """
 
     count: int
-    floor: int
-    hidden: bool = False
-    blurred: bool = False
+    min_cell_count: int
+    suppressed: bool = False
+    zero_suppressed: bool = False
 
     @property
-    def is_small(self) -> bool:
-        """Whether it must be masked in any case."""
-        return 0 < self.count < self.floor
+    def is_below_threshold(self) -> bool:
+        """Whether primary suppression applies: the count must be suppressed in any case."""
+        return 0 < self.count < self.min_cell_count
 
     @property
-    def is_masked(self) -> bool:
-        """Whether the number itself is not printed."""
-        return self.is_small or self.hidden or self.blurred
+    def is_suppressed(self) -> bool:
+        """Whether suppression hides the exact count."""
+        return self.is_below_threshold or self.suppressed or self.zero_suppressed
 
     @property
     def text(self) -> str:
-        """The number as it is printed."""
-        if self.is_small or (self.blurred and self.count < self.floor):
-            return f"<{self.floor}"
-        return f"≥{self.floor}" if self.hidden or self.blurred else f"{self.count}"
+        """The printed form of a count after suppression."""
+        if self.is_below_threshold or (self.zero_suppressed and self.count < self.min_cell_count):
+            return f"<{self.min_cell_count}"
+        return f"≥{self.min_cell_count}" if self.suppressed or self.zero_suppressed else f"{self.count}"
 
     @property
     def range(self) -> tuple[int, int]:
-        """The numbers it may stand for."""
-        if self.blurred and self.count < self.floor:
-            return 0, self.floor - 1
-        if self.is_small:
-            return 1, self.floor - 1
-        return (self.floor, _MANY) if self.is_masked else (self.count, self.count)
+        """The lowest and highest count with the same printed form after suppression."""
+        if self.zero_suppressed and self.count < self.min_cell_count:
+            return 0, self.min_cell_count - 1
+        if self.is_below_threshold:
+            return 1, self.min_cell_count - 1
+        return (self.min_cell_count, _UNBOUNDED) if self.is_suppressed else (self.count, self.count)
 
 
 @dataclass(frozen=True)
-class Step:
-    """One stage: how many reached it, and the reasons of those who did not; together they are the stage before.
+class AttritionStep:
+    """Attrition stage: subjects that reached it, and excluded ones by reason; the sum is the previous stage.
 
-    ``silent`` means that there are reasons, but none is told.
+    ``reasons_suppressed`` means that there are reasons, but none is printed.
     """
 
-    stage: Stage
-    reached: Cell
-    reasons: dict[str, Cell] = field(default_factory=dict)
-    silent: bool = False
+    stage: AttritionStage
+    reached: SuppressedCount
+    reasons: dict[str, SuppressedCount] = field(default_factory=dict)
+    reasons_suppressed: bool = False
 
 
-Steps = tuple[Step, ...]
+Steps = tuple[AttritionStep, ...]
 
 
-def masked(funnel: Funnel, floor: int) -> Steps:
-    """A funnel as it may be shown: nothing below the floor can be told from it.
+def suppress_attrition(attrition: Attrition, min_cell_count: int) -> Steps:
+    """Return the attrition with suppressed counts, from which no count below `min_cell_count` can be determined.
 
-    >>> young = {Stage.ELIGIBLE: Counter(young=3)}
-    >>> funnel = Funnel(Counter({Stage.READ: 10, Stage.ELIGIBLE: 7}), young, (Stage.READ, Stage.ELIGIBLE))
-    >>> [(s.reached.text, {r: c.text for r, c in s.reasons.items()}) for s in masked(funnel, 5)]
+    >>> young = {AttritionStage.ELIGIBLE: Counter(young=3)}
+    >>> reached = Counter({AttritionStage.READ: 10, AttritionStage.ELIGIBLE: 7})
+    >>> attrition = Attrition(reached, young, (AttritionStage.READ, AttritionStage.ELIGIBLE))
+    >>> [(s.reached.text, {r: c.text for r, c in s.reasons.items()}) for s in suppress_attrition(attrition, 5)]
     [('10', {}), ('≥5', {'young': '<5'})]
 
     Raises:
-        AbatonError: The funnel's numbers do not add up, so that no range could hold them.
+        AbatonError: The counts do not add up, so no consistent ranges exist.
     """
-    if not funnel.adds_up:
-        raise AbatonError("the numbers of the funnel do not add up", remedy="report this as a defect")
+    if not attrition.adds_up:
+        raise AbatonError("the counts of the attrition do not add up", remedy="report this as a defect")
     steps = tuple(
-        Step(
+        AttritionStep(
             stage,
-            Cell(funnel.reached[stage], floor),
-            {why: Cell(n, floor) for why, n in sorted(funnel.stopped.get(stage, Counter()).items()) if n},
+            SuppressedCount(attrition.reached[stage], min_cell_count),
+            {
+                reason: SuppressedCount(n, min_cell_count)
+                for reason, n in sorted(attrition.excluded.get(stage, Counter()).items())
+                if n
+            },
         )
-        for stage in funnel.stages
+        for stage in attrition.stages
     )
-    while _pinned(steps):
-        steps = _coarser(steps)
+    while _count_determined(steps):
+        steps = _suppress_one_more(steps)
     return steps
 
 
-def _pinned(steps: Steps) -> int:
-    """How many masked numbers an observer can work out."""
-    found = 0
-    for step, ranges in zip(steps, bounds(steps), strict=True):
+def _count_determined(steps: Steps) -> int:
+    """Return how many suppressed counts an observer can determine despite suppression."""
+    determined = 0
+    for step, ranges in zip(steps, feasible_ranges(steps), strict=True):
         cells = [step.reached, *step.reasons.values()]
-        masks = zip(cells, ranges, strict=True)
-        found += sum(c.is_masked and low == high and c.range != (low, high) for c, (low, high) in masks)
-    return found
+        pairs = zip(cells, ranges, strict=True)
+        determined += sum(
+            c.is_suppressed and low == high and c.range != (low, high) for c, (low, high) in pairs
+        )
+    return determined
 
 
-def bounds(steps: Steps) -> list[list[tuple[int, int]]]:
-    """What an observer knows of every number: of each step the stage first, then its reasons."""
-    known = [[step.reached.range, *(cell.range for cell in step.reasons.values())] for step in steps]
+def feasible_ranges(steps: Steps) -> list[list[tuple[int, int]]]:
+    """Return each count's range that an observer can derive despite suppression: stage first, then reasons.
+
+    Every printed count becomes its range, and the ranges are narrowed through the sums until nothing changes.
+    """
+    ranges = [[step.reached.range, *(cell.range for cell in step.reasons.values())] for step in steps]
     changed = True
     while changed:
         changed = False
-        for before, parts, step in zip(known, known[1:], steps[1:], strict=False):
-            whole = before[0]
-            low, high = sum(a for a, _ in parts), sum(b for _, b in parts)
-            high = _MANY if step.silent else high  # then the stage before is only known to be no smaller
-            narrowed = [(max(a, whole[0] - (high - b)), min(b, whole[1] - (low - a))) for a, b in parts]
-            total = (max(whole[0], low), min(whole[1], high))
-            if narrowed != parts or total != whole:
-                parts[:], before[0], changed = narrowed, total, True
-    return known
+        for previous, addends, step in zip(ranges, ranges[1:], steps[1:], strict=False):
+            total = previous[0]
+            low, high = sum(a for a, _ in addends), sum(b for _, b in addends)
+            high = (
+                _UNBOUNDED if step.reasons_suppressed else high
+            )  # then only a lower bound of the stage is known
+            narrowed = [(max(a, total[0] - (high - b)), min(b, total[1] - (low - a))) for a, b in addends]
+            narrowed_total = (max(total[0], low), min(total[1], high))
+            if narrowed != addends or narrowed_total != total:
+                addends[:], previous[0], changed = narrowed, narrowed_total, True
+    return ranges
 
 
-def _coarser(steps: Steps) -> Steps:
-    """Hide one more number: the one that helps most, a reason rather than a stage, a small one rather than a large.
+def _suppress_one_more(steps: Steps) -> Steps:
+    """Suppress one more count: the most effective one, a reason before a stage, a small one before a large.
 
-    When no number is left to hide, the rarest reasons are told as one, and at last no reason is told at all.
+    When all counts are suppressed, the two rarest reasons are merged; in the end no reason is printed.
     """
-    ways = [
-        (_pinned(made), isinstance(why, Stage), count, i, made)
+    candidates = [
+        (_count_determined(candidate), isinstance(name, AttritionStage), count, i, candidate)
         for i, step in enumerate(steps)
-        for why, count, made in _hidings(steps, i, step)
+        for name, count, candidate in _suppression_candidates(steps, i, step)
     ]
-    if ways:
-        return min(ways, key=lambda way: way[:4])[4]
-    several = [i for i, step in enumerate(steps) if len(step.reasons) > 1]
-    if several:
-        return _with(steps, several[0], _merged(steps[several[0]]))
+    if candidates:
+        return min(candidates, key=lambda candidate: candidate[:4])[4]
+    with_reasons = [i for i, step in enumerate(steps) if len(step.reasons) > 1]
+    if with_reasons:
+        return _replace_step(steps, with_reasons[0], _merge_rarest_reasons(steps[with_reasons[0]]))
     return tuple(
-        replace(step, reached=replace(step.reached, blurred=True), reasons={}, silent=True) for step in steps
+        replace(
+            step, reached=replace(step.reached, zero_suppressed=True), reasons={}, reasons_suppressed=True
+        )
+        for step in steps
     )
 
 
-def _hidings(steps: Steps, at: int, step: Step) -> Iterator[tuple[Stage | str, int, Steps]]:
-    """Every number of a step that can still be hidden, and the funnel without it."""
-    if step.reached.count and not step.reached.is_masked:
-        made = replace(step, reached=replace(step.reached, hidden=True))
-        yield step.stage, step.reached.count, _with(steps, at, made)
-    for why, cell in step.reasons.items():
-        if not cell.is_masked:
-            made = replace(step, reasons={**step.reasons, why: replace(cell, hidden=True)})
-            yield why, cell.count, _with(steps, at, made)
+def _suppression_candidates(
+    steps: Steps, index: int, step: AttritionStep
+) -> Iterator[tuple[AttritionStage | str, int, Steps]]:
+    """Yield the steps with one more count of a step suppressed, for each count that still can be."""
+    if step.reached.count and not step.reached.is_suppressed:
+        suppressed = replace(step, reached=replace(step.reached, suppressed=True))
+        yield step.stage, step.reached.count, _replace_step(steps, index, suppressed)
+    for reason, cell in step.reasons.items():
+        if not cell.is_suppressed:
+            suppressed = replace(step, reasons={**step.reasons, reason: replace(cell, suppressed=True)})
+            yield reason, cell.count, _replace_step(steps, index, suppressed)
 
 
-def _with(steps: Steps, at: int, step: Step) -> Steps:
-    return (*steps[:at], step, *steps[at + 1 :])
+def _replace_step(steps: Steps, index: int, step: AttritionStep) -> Steps:
+    return (*steps[:index], step, *steps[index + 1 :])
 
 
-def _merged(step: Step) -> Step:
-    """The two rarest reasons become one."""
-    (one, a), (other, b), *rest = sorted(step.reasons.items(), key=lambda item: (item[1].count, item[0]))
-    both = Cell(a.count + b.count, a.floor, hidden=True)
-    return replace(step, reasons=dict(sorted([*rest, (f"{one}; or {other}", both)])))
+def _merge_rarest_reasons(step: AttritionStep) -> AttritionStep:
+    """Return the step with its two rarest reasons merged into one, where suppression alone does not suffice."""
+    (first, a), (second, b), *others = sorted(step.reasons.items(), key=lambda item: (item[1].count, item[0]))
+    merged = SuppressedCount(a.count + b.count, a.min_cell_count, suppressed=True)
+    return replace(step, reasons=dict(sorted([*others, (f"{first}; or {second}", merged)])))

@@ -1,4 +1,4 @@
-"""Documents: TOML and JSON that people write, read strictly, with every problem at its line and with its remedy.
+"""Strict reading of TOML and JSON documents, with line, key and remedy of every problem.
 
-A study's and a site's document are models of such values; this room knows neither.
+Study and site documents are pydantic models built from the fields defined here; this package depends on neither.
 """

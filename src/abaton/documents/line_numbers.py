@@ -1,7 +1,7 @@
-"""Where in a TOML file each key stands, so that an error can name the line a person has to change.
+"""Line numbers of the keys of a TOML text.
 
-``tomllib`` gives values without places. This scan walks the same text, after ``tomllib`` has accepted it, and
-notes the line of every key: ``("criteria", 1, "low")`` is the key ``low`` of the second ``[[criteria]]``.
+``tomllib`` returns values without positions. This scanner reads the same text after ``tomllib`` has accepted it and
+records the line of every key: ``("criteria", 1, "low")`` is the key ``low`` of the second ``[[criteria]]``.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ _SPACE = re.compile(r"(?:[ \t\r\n]|#[^\n]*)*")
 _BLANK = re.compile(r"[ \t]*")
 _STRING = re.compile(r'"""(?:\\.|[^\\])*?"{3,5}|\'\'\'[\s\S]*?\'{3,5}|"(?:\\.|[^"\\\n])*"|\'[^\'\n]*\'', re.S)
 _KEY = re.compile(r"[A-Za-z0-9_-]+|\"(?:\\.|[^\"\\\n])*\"|'[^'\n]*'")
-_PLAIN = re.compile(r"[^,\]}#\n]+")
+_BARE_VALUE = re.compile(r"[^,\]}#\n]+")
 
 
-def line_numbers(source: str) -> dict[KeyPath, int]:
-    r"""The line on which every key, table and list item of a TOML text begins, counted from 1.
+def key_lines(source: str) -> dict[KeyPath, int]:
+    r"""Return the line number on which every key, table and list item of a TOML text begins.
 
-    >>> line_numbers('[study]\nid = "a"\n')[("study", "id")]
+    >>> key_lines('[study]\nid = "a"\n')[("study", "id")]
     2
     """
-    scan = _Scan(source.replace("\r\n", "\n"))
+    scan = _Scanner(source.replace("\r\n", "\n"))
     scan.run()
     return scan.lines
 
 
 def nearest_line(lines: dict[KeyPath, int], path: KeyPath) -> int:
-    """The line of a key, or of the nearest part around it that is in the file; 1 if nothing is."""
+    """Return the line number of a TOML key or of its closest enclosing table; 1 if there is none."""
     for end in range(len(path), 0, -1):
         if path[:end] in lines:
             return lines[path[:end]]
@@ -40,111 +40,111 @@ def nearest_line(lines: dict[KeyPath, int], path: KeyPath) -> int:
 
 
 @dataclass
-class _Scan:
+class _Scanner:
     text: str
-    at: int = 0
+    position: int = 0
     table: KeyPath = ()
     lines: dict[KeyPath, int] = field(default_factory=dict)
     lengths: dict[KeyPath, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.ends = [match.start() for match in re.finditer("\n", self.text)]
+        self.line_ends = [match.start() for match in re.finditer("\n", self.text)]
 
     def run(self) -> None:
         self.skip(_SPACE)
-        while self.at < len(self.text):
-            if self.text.startswith("[[", self.at):
+        while self.position < len(self.text):
+            if self.text.startswith("[[", self.position):
                 self.header(2)
-            elif self.text.startswith("[", self.at):
+            elif self.text.startswith("[", self.position):
                 self.header(1)
             else:
                 self.pair(self.table)
             self.skip(_SPACE)
 
     def header(self, brackets: int) -> None:
-        start = self.at
-        self.at += brackets
+        start = self.position
+        self.position += brackets
         names = self.names()
-        self.at += brackets
+        self.position += brackets
         path: KeyPath = ()
         for name in names[:-1]:
-            path = self.last((*path, name))
-            self.note(path, start)
+            path = self.current_table((*path, name))
+            self.record(path, start)
         path = (*path, names[-1])
         if brackets == 2:
-            self.note(path, start)
+            self.record(path, start)
             index = self.lengths.get(path, 0)
             self.lengths[path] = index + 1
             path = (*path, index)
-        self.note(path, start)
+        self.record(path, start)
         self.table = path
 
-    def last(self, path: KeyPath) -> KeyPath:
-        """A path through a list of tables means the table that was opened last."""
+    def current_table(self, path: KeyPath) -> KeyPath:
+        """Return the TOML table that the scanner opened last if the path names a list of tables."""
         return (*path, self.lengths[path] - 1) if path in self.lengths else path
 
-    def pair(self, within: KeyPath) -> None:
-        start = self.at
-        path = within
+    def pair(self, parent: KeyPath) -> None:
+        start = self.position
+        path = parent
         for name in self.names():
             path = (*path, name)
-            self.note(path, start)
-        self.at += 1  # the sign '='
+            self.record(path, start)
+        self.position += 1  # the sign '='
         self.skip(_BLANK)
         self.value(path)
 
     def value(self, path: KeyPath) -> None:
-        if self.text.startswith("[", self.at):
+        if self.text.startswith("[", self.position):
             self.items(path)
-        elif self.text.startswith("{", self.at):
+        elif self.text.startswith("{", self.position):
             self.inline(path)
         elif not self.skip(_STRING):
-            self.skip(_PLAIN)
+            self.skip(_BARE_VALUE)
 
     def items(self, path: KeyPath) -> None:
-        self.at += 1
+        self.position += 1
         index = 0
         self.skip(_SPACE)
-        while not self.text.startswith("]", self.at):
-            self.note((*path, index), self.at)
+        while not self.text.startswith("]", self.position):
+            self.record((*path, index), self.position)
             self.value((*path, index))
             index += 1
             self.separator()
-        self.at += 1
+        self.position += 1
 
     def inline(self, path: KeyPath) -> None:
-        self.at += 1
+        self.position += 1
         self.skip(_SPACE)
-        while not self.text.startswith("}", self.at):
+        while not self.text.startswith("}", self.position):
             self.pair(path)
             self.separator()
-        self.at += 1
+        self.position += 1
 
     def separator(self) -> None:
         self.skip(_SPACE)
-        if self.text.startswith(",", self.at):
-            self.at += 1
+        if self.text.startswith(",", self.position):
+            self.position += 1
             self.skip(_SPACE)
 
     def names(self) -> list[str]:
-        """The parts of a dotted key, with their quotes resolved by ``tomllib`` itself."""
+        """Scan a dotted TOML key and return its parts; quotes are resolved by ``tomllib``."""
         names: list[str] = []
         while True:
             self.skip(_BLANK)
-            start = self.at
+            start = self.position
             self.skip(_KEY)
-            raw = self.text[start : self.at]
+            raw = self.text[start : self.position]
             names.append(raw if raw[0] not in "\"'" else next(iter(tomllib.loads(f"{raw}=0"))))
             self.skip(_BLANK)
-            if not self.text.startswith(".", self.at):
+            if not self.text.startswith(".", self.position):
                 return names
-            self.at += 1
+            self.position += 1
 
     def skip(self, pattern: re.Pattern[str]) -> int:
-        match = pattern.match(self.text, self.at)
+        match = pattern.match(self.text, self.position)
         length = len(match.group()) if match else 0
-        self.at += length
+        self.position += length
         return length
 
-    def note(self, path: KeyPath, at: int) -> None:
-        self.lines.setdefault(path, bisect_left(self.ends, at) + 1)
+    def record(self, path: KeyPath, position: int) -> None:
+        self.lines.setdefault(path, bisect_left(self.line_ends, position) + 1)

@@ -1,9 +1,8 @@
-"""What is wrong with a document: every problem with its place and its remedy."""
+"""Problems of documents, each with its location and remedy."""
 
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import types
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,12 +12,12 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from abaton.documents.line_numbers import KeyPath
-from abaton.errors import SettingsError
+from abaton.errors import SettingsError, did_you_mean
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
-    """One thing that is wrong: where it is, what it is, and what to do."""
+class DocumentProblem:
+    """One problem: where it is, what it is, and a remedy."""
 
     file: str
     key: str
@@ -28,131 +27,129 @@ class Problem:
     column: int | None = None
 
     def __str__(self) -> str:
-        place = ":".join(str(part) for part in (self.file, self.line, self.column) if part is not None)
-        return f"{place}: {self.key + ': ' if self.key else ''}{self.what}" + (
+        location = ":".join(str(part) for part in (self.file, self.line, self.column) if part is not None)
+        return f"{location}: {self.key + ': ' if self.key else ''}{self.what}" + (
             f"; {self.remedy}" if self.remedy else ""
         )
 
 
 class DocumentError(SettingsError):
-    """A document that cannot be used, with every problem found in it."""
+    """Invalid document, with every problem found in it."""
 
-    def __init__(self, problems: Sequence[Problem]) -> None:
+    def __init__(self, problems: Sequence[DocumentProblem]) -> None:
         self.problems = tuple(problems)
         first, more = problems[0], len(problems) - 1
         what = f"{first.key + ': ' if first.key else ''}{first.what}"
-        place = ":".join(str(part) for part in (first.file, first.line, first.column) if part is not None)
-        rest = f" (and {more} more{self.all_told(first.file)})" if more else ""
-        super().__init__(what, where=place, remedy=(first.remedy or "correct the document") + rest)
+        location = ":".join(str(part) for part in (first.file, first.line, first.column) if part is not None)
+        suffix = f" (and {more} more{self.show_all_hint(first.file)})" if more else ""
+        super().__init__(what, where=location, remedy=(first.remedy or "correct the document") + suffix)
 
     @classmethod
-    def all_told(cls, file: str) -> str:
-        """How to see every problem, said at the end of the first."""
+    def show_all_hint(cls, file: str) -> str:
+        """Return a hint, appended to the first problem of a document, on how to list all problems."""
         return ""
 
 
-class Guide(NamedTuple):
-    """Where a person finds the keys of a document: the command that writes an example, and the page.
+class DocumentHelp(NamedTuple):
+    """Help for the keys of a document: the command that writes an example, and the documentation page.
 
-    ``more`` are sections that a document may have beyond its model, because something else is made of them.
+    ``extra_sections`` are sections that a document may have besides those of its model.
     """
 
     example: str
     page: str
-    more: tuple[str, ...] = ()
+    extra_sections: tuple[str, ...] = ()
 
 
-def problems_of(
+def to_problems(
     error: ValidationError,
     model: type[BaseModel],
-    place: Callable[[KeyPath], tuple[str, int | None]],
+    locate: Callable[[KeyPath], tuple[str, int | None]],
     file: str,
-    guide: Guide,
-) -> list[Problem]:
-    """The problems behind a validation error, in the words of the document.
+    guide: DocumentHelp,
+) -> list[DocumentProblem]:
+    """Convert a pydantic validation error to problems with the document's keys and lines.
 
     Args:
-        error: What pydantic found.
-        model: The model that was checked, for the names of its keys.
-        place: From a key path to how the file names it and, if the file has lines, its line.
+        error: The validation error.
+        model: The validated model, for the names of its keys.
+        locate: Function from a key path to its text in the file and, if the file has lines, its line.
         file: The file's name.
-        guide: Where the keys of this kind of document are explained.
+        guide: Help for the keys of this document.
 
     Returns:
-        One problem per finding, in the order of the file.
+        One problem per error, in the order of the file.
     """
-    found = []
+    problems = []
     for detail in error.errors(include_url=False):
         if detail["type"] == "too_short" and detail["input"]:
-            continue  # the items are there, each with its own problem
-        within, context = tuple(detail["loc"]), detail.get("ctx", {})
-        told = [(context.get("path", ()), *_told(detail, model, guide)), *context.get("more", ())]
-        for inner, what, remedy in told:
-            key, line = place(within + tuple(inner))
-            found.append(Problem(file, key, what, remedy, line))
-    return sorted(found, key=lambda problem: problem.line or 0)
+            continue  # the items have problems of their own
+        path, context = tuple(detail["loc"]), detail.get("ctx", {})
+        entries = [(context.get("path", ()), *_describe(detail, model, guide)), *context.get("more", ())]
+        for inner, what, remedy in entries:
+            key, line = locate(path + tuple(inner))
+            problems.append(DocumentProblem(file, key, what, remedy, line))
+    return sorted(problems, key=lambda problem: problem.line or 0)
 
 
-def dotted(path: KeyPath) -> str:
-    """A key path as people write it.
+def format_key_path(path: KeyPath) -> str:
+    """Format the key path of a document's problem as dotted text.
 
-    >>> dotted(("data", 1, "type"))
+    >>> format_key_path(("data", 1, "type"))
     'data[1].type'
     """
     return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).lstrip(".")
 
 
-def _told(detail: ErrorDetails, model: type[BaseModel], guide: Guide) -> tuple[str, str]:
+def _describe(detail: ErrorDetails, model: type[BaseModel], guide: DocumentHelp) -> tuple[str, str]:
     kind, context, path = detail["type"], detail.get("ctx", {}), tuple(detail["loc"])
     name = path[-1] if path else "the document"
     if kind == "document":
         return str(context["what"]), str(context["remedy"])
     if kind in ("extra_forbidden", "unexpected_keyword_argument"):
-        known = [*keys_at(model, path[:-1]), *(guide.more if len(path) == 1 else ())]
-        close = difflib.get_close_matches(str(name), known, n=1, cutoff=0.6)
-        guess = f"did you mean '{close[0]}'?" if close else f"known keys here are {', '.join(known)}"
+        known = [*keys_at(model, path[:-1]), *(guide.extra_sections if len(path) == 1 else ())]
+        guess = did_you_mean(str(name), known, f"known keys are {', '.join(known)}")
         return f"'{name}' is not a known key", guess
     if kind == "missing":
         return f"'{name}' is missing", f"add it; '{guide.example}' writes an example of every section"
     if kind in ("enum", "literal_error"):
-        return _choice(detail, str(context["expected"]))
+        return _describe_choice(detail, str(context["expected"]))
     if kind.startswith("date"):
         return "this is not a date", "write it as YYYY-MM-DD"
     if kind == "string_pattern_mismatch":
-        return "this text does not have the form that is asked for", f"it must match {context['pattern']}"
+        return "this text does not have the required form", f"match {context['pattern']}"
     if kind == "too_short":
         return "the list is empty", "give at least one"
-    return _plain(detail["msg"]), f"see {guide.page}"
+    return _plain_message(detail["msg"]), f"see {guide.page}"
 
 
-def _choice(detail: ErrorDetails, expected: str) -> tuple[str, str]:
+def _describe_choice(detail: ErrorDetails, expected: str) -> tuple[str, str]:
     choices = [choice.strip(" '") for choice in expected.replace(" or ", ",").split(",")]
-    close = difflib.get_close_matches(str(detail.get("input")), choices, n=1, cutoff=0.6)
-    guess = f"did you mean '{close[0]}'? " if close else ""
-    return "this value is not one of those allowed", f"{guess}choose {', '.join(choices)}"
+    guess = did_you_mean(str(detail.get("input")), choices)
+    return "this value is not one of the allowed ones", f"{guess} choose {', '.join(choices)}".strip()
 
 
-def _plain(message: str) -> str:
+def _plain_message(message: str) -> str:
     text = message[:1].lower() + message[1:]
     return text.replace("input should be", "this must be").replace("a valid", "a").replace("string", "text")
 
 
 def keys_at(model: Any, path: KeyPath) -> list[str]:
-    """The keys that a table at a path may have."""
+    """Return the keys that a document's table at a path may have, to describe a problem."""
     for part in path:
         if isinstance(part, int):
             continue
-        if get_origin(model) is dict:  # whatever its keys are, their values are alike
-            model = _inside(get_args(model)[1])
+        if get_origin(model) is dict:  # any key, values of one type
+            model = _inner_model(get_args(model)[1])
             continue
-        fields = _fields(model)
+        fields = _field_types(model)
         if part not in fields:
             return []
-        model = _inside(fields[part])
-    return list(_fields(model))
+        model = _inner_model(fields[part])
+    return list(_field_types(model))
 
 
-def _fields(model: Any) -> dict[str, Any]:
+def _field_types(model: Any) -> dict[str, Any]:
     if isinstance(model, type) and issubclass(model, BaseModel):
         return {name: info.annotation for name, info in model.model_fields.items()}
     if dataclasses.is_dataclass(model):
@@ -162,11 +159,11 @@ def _fields(model: Any) -> dict[str, Any]:
     return {}
 
 
-def _inside(annotation: Any) -> Any:
-    """The model inside Optional, Annotated and tuple."""
+def _inner_model(annotation: Any) -> Any:
+    """Return the pydantic model inside Optional, Annotated and tuple, to describe a document's problem."""
     origin = get_origin(annotation)
     if origin is Annotated or origin is tuple:
-        return _inside(get_args(annotation)[0])
+        return _inner_model(get_args(annotation)[0])
     if origin in (Union, types.UnionType):
-        return _inside(next(arg for arg in get_args(annotation) if arg is not type(None)))
+        return _inner_model(next(arg for arg in get_args(annotation) if arg is not type(None)))
     return annotation

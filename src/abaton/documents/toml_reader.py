@@ -1,7 +1,4 @@
-"""TOML as people write it: read against a model with lines for every problem, and written in sections.
-
-Reading the file of a document: not too large, and text.
-"""
+"""TOML documents: size-limited reading, validation against a model with the line of every problem, and writing."""
 
 from __future__ import annotations
 
@@ -17,88 +14,94 @@ from typing import Any, TypeVar
 import tomli_w
 from pydantic import BaseModel, ValidationError
 
-from abaton.documents.line_numbers import KeyPath, line_numbers, nearest_line
-from abaton.documents.problems import DocumentError, Guide, Problem, dotted, problems_of
+from abaton.documents.line_numbers import KeyPath, key_lines, nearest_line
+from abaton.documents.problems import (
+    DocumentError,
+    DocumentHelp,
+    DocumentProblem,
+    format_key_path,
+    to_problems,
+)
 from abaton.errors import SettingsError
 
-Checked = TypeVar("Checked", bound=BaseModel)
+DocumentModel = TypeVar("DocumentModel", bound=BaseModel)
 
 
-def checked_toml(
+def validate_toml(
     text: str,
     file: str,
-    model: type[Checked],
-    guide: Guide,
-    wrong: type[DocumentError],
+    model: type[DocumentModel],
+    guide: DocumentHelp,
+    error_type: type[DocumentError],
     context: Mapping[str, Any] | None = None,
-) -> Checked:
-    """Check the text of a TOML document against its model.
+) -> DocumentModel:
+    """Validate the text of a TOML document against its model.
 
     Args:
         text: The document.
-        file: How the file is called.
-        model: What the document must be.
-        guide: Where its keys are explained.
-        wrong: The error that carries the problems.
-        context: What the model's own checks are told.
+        file: The file's name.
+        model: The model of the document.
+        guide: Help for its keys.
+        error_type: The error that carries the problems.
+        context: Validation context of the model.
 
     Returns:
-        The document, complete and checked.
+        The validated document.
     """
     lines: dict[KeyPath, int] = {}
 
-    def place(path: KeyPath) -> tuple[str, int | None]:
-        lines.update(lines or line_numbers(text))
-        return dotted(path), nearest_line(lines, path)
+    def locate(path: KeyPath) -> tuple[str, int | None]:
+        lines.update(lines or key_lines(text))
+        return format_key_path(path), nearest_line(lines, path)
 
-    with told_in(file, model, guide, wrong, place):
-        return checked_table(toml_table(text, file, wrong), model, context)
+    with translate_errors(file, model, guide, error_type, locate):
+        return validate_table(parse_toml(text, file, error_type), model, context)
 
 
-def toml_table(text: str, file: str, wrong: type[DocumentError]) -> dict[str, Any]:
-    """The table that a TOML text is; what is none is told with its line."""
+def parse_toml(text: str, file: str, error_type: type[DocumentError]) -> dict[str, Any]:
+    """Parse a TOML text; raise a syntax error with its line and column."""
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise wrong([_syntax(error, text, file)]) from None
+        raise error_type([_syntax_problem(error, text, file)]) from None
     except RecursionError:
-        deep = Problem(file, "", "the TOML is nested too deeply", "no document needs that")
-        raise wrong([deep]) from None
+        problem = DocumentProblem(file, "", "the TOML is nested too deeply", "reduce the nesting")
+        raise error_type([problem]) from None
 
 
-def checked_table(
-    table: dict[str, Any], model: type[Checked], context: Mapping[str, Any] | None = None
-) -> Checked:
-    """A table as what its model says; pydantic tells what is wrong with it."""
-    return model.model_validate_json(json_of(table), strict=True, context=context)
+def validate_table(
+    table: dict[str, Any], model: type[DocumentModel], context: Mapping[str, Any] | None = None
+) -> DocumentModel:
+    """Validate a table read from TOML against its model; raise a pydantic error if it is invalid."""
+    return model.model_validate_json(to_json(table), strict=True, context=context)
 
 
 @contextmanager
-def told_in(
+def translate_errors(
     file: str,
     model: type[BaseModel],
-    guide: Guide,
-    wrong: type[DocumentError],
-    place: Callable[[KeyPath], tuple[str, int | None]],
+    guide: DocumentHelp,
+    error_type: type[DocumentError],
+    locate: Callable[[KeyPath], tuple[str, int | None]],
 ) -> Iterator[None]:
-    """Tell what pydantic finds in the words of the document: each problem with its place and its remedy."""
+    """Convert pydantic errors of a TOML reader to problems with the document's keys, lines and remedies."""
     try:
         yield
     except ValidationError as error:
-        raise wrong(problems_of(error, model, place, file, guide)) from None
+        raise error_type(to_problems(error, model, locate, file, guide)) from None
 
 
-def json_of(table: Any) -> str:
-    """A table of TOML as JSON; dates and times become text."""
+def to_json(table: Any) -> str:
+    """Convert a TOML table to JSON; dates and times become text."""
     return json.dumps(table, default=_json_form)
 
 
-def _syntax(error: tomllib.TOMLDecodeError, text: str, file: str) -> Problem:
-    what, _, place = str(error).rpartition(" (at ")
-    numbers = [int(word.strip(",)")) for word in place.split() if word.strip(",)").isdigit()]
+def _syntax_problem(error: tomllib.TOMLDecodeError, text: str, file: str) -> DocumentProblem:
+    what, _, position = str(error).rpartition(" (at ")
+    numbers = [int(word.strip(",)")) for word in position.split() if word.strip(",)").isdigit()]
     line, column = numbers if len(numbers) == 2 else (text.count("\n") + 1, None)
-    said = what[:1].lower() + what[1:] if what else str(error)
-    return Problem(file, "", f"this is not TOML: {said}", "correct the line", line, column)
+    message = what[:1].lower() + what[1:] if what else str(error)
+    return DocumentProblem(file, "", f"this is not TOML: {message}", "correct the line", line, column)
 
 
 def _json_form(value: Any) -> str:
@@ -107,67 +110,73 @@ def _json_form(value: Any) -> str:
     raise TypeError(type(value).__name__)
 
 
-def toml_of(table: dict[str, Any], order: Iterable[str]) -> str:
-    """A table as TOML text that reads back to the same table.
+def to_toml(table: dict[str, Any], order: Iterable[str]) -> str:
+    """Write a table as TOML text that parses to the same table.
 
     Args:
-        table: Tables, lists, texts, numbers, truth values and dates; what is absent or empty is left out.
+        table: Tables, lists, texts, numbers, booleans and dates; absent or empty values are omitted.
         order: The order of its keys.
     """
-    plain: dict[str, Any] = _plain(table)
-    ordered = {name: plain[name] for name in order if name in plain}
-    # A text of several lines stands in several lines, unless a reader would take its ends of lines for others.
-    return tomli_w.dumps(ordered, multiline_strings=not _returns(ordered), indent=2)
+    values: dict[str, Any] = _toml_value(table)
+    ordered = {name: values[name] for name in order if name in values}
+    # TOML readers normalise line ends in multi-line strings, so texts with carriage returns stay on one line.
+    return tomli_w.dumps(ordered, multiline_strings=not _has_carriage_return(ordered), indent=2)
 
 
-def _plain(value: Any) -> Any:
-    """Only tables, lists, text, numbers, truth values and dates; what is absent or empty is left out."""
+def _toml_value(value: Any) -> Any:
+    """Reduce a value to what TOML has: tables, lists, text, numbers, booleans, dates; empty ones are omitted."""
     if isinstance(value, StrEnum):
         return value.value
     if isinstance(value, dict):
-        made = {str(_plain(key)): _plain(item) for key, item in value.items()}
-        return {key: item for key, item in made.items() if item is not None and item not in ("", [], {})}
+        converted = {str(_toml_value(key)): _toml_value(item) for key, item in value.items()}
+        return {key: item for key, item in converted.items() if item is not None and item not in ("", [], {})}
     if isinstance(value, list | tuple):
         if any(item is None for item in value):
-            raise SettingsError("a list with a gap has no form in TOML", remedy="export to a Bundle instead")
-        return [_plain(item) for item in value]
+            raise SettingsError("TOML has no null in lists", remedy="export to a Bundle instead")
+        return [_toml_value(item) for item in value]
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-def _returns(value: Any) -> bool:
-    """Whether a carriage return stands in any text."""
+def _has_carriage_return(value: Any) -> bool:
+    """Return whether any text of a TOML table contains a carriage return."""
     if isinstance(value, dict):
-        return any(map(_returns, value.values()))
-    return any(map(_returns, value)) if isinstance(value, list) else isinstance(value, str) and "\r" in value
+        return any(map(_has_carriage_return, value.values()))
+    return (
+        any(map(_has_carriage_return, value))
+        if isinstance(value, list)
+        else isinstance(value, str) and "\r" in value
+    )
 
 
-LARGEST = 32 * 1024 * 1024
-"""Bytes; a study with its protocol as PDF stays far below."""
+MAX_DOCUMENT_BYTES = 32 * 1024 * 1024
+"""Size limit of a document; a study with its protocol as PDF is far below."""
 
 
-def read_document(file: Path, wrong: type[DocumentError]) -> bytes:
-    """The bytes of a document's file.
+def read_document(file: Path, error_type: type[DocumentError]) -> bytes:
+    """Read the bytes of a document's file (TOML, or a study's JSON), up to the size limit.
 
     Args:
         file: The file.
-        wrong: The error that carries the problem, if it cannot be read or is too large.
+        error_type: The error raised if the file cannot be read or is too large.
     """
     try:
         with file.open("rb") as stream:
-            raw = stream.read(LARGEST + 1)
+            raw = stream.read(MAX_DOCUMENT_BYTES + 1)
     except OSError as error:
-        raise wrong(
-            [Problem(str(file), "", "the file cannot be read", error.strerror or "check the path")]
+        raise error_type(
+            [DocumentProblem(str(file), "", "the file cannot be read", error.strerror or "check the path")]
         ) from None
-    if len(raw) > LARGEST:
-        raise wrong([Problem(str(file), "", "the file is too large for a document", "32 MB is the limit")])
+    if len(raw) > MAX_DOCUMENT_BYTES:
+        raise error_type([DocumentProblem(str(file), "", "the file is larger than 32 MB", "reduce its size")])
     return raw
 
 
-def text_of(raw: bytes, file: str, wrong: type[DocumentError]) -> str:
-    """The text of a document, or the line on which it is none."""
+def decode_text(raw: bytes, file: str, error_type: type[DocumentError]) -> str:
+    """Decode the bytes read from a TOML or JSON document as UTF-8; raise an error with the line that is not."""
     try:
         return raw.decode("utf-8")
     except UnicodeDecodeError as error:
         line = raw[: error.start].count(b"\n") + 1
-        raise wrong([Problem(file, "", "this is not UTF-8 text", "save it as UTF-8", line)]) from None
+        raise error_type(
+            [DocumentProblem(file, "", "this is not UTF-8 text", "save it as UTF-8", line)]
+        ) from None

@@ -1,48 +1,48 @@
-"""What carries messages and time between the controller and the learners."""
+"""Engines that carry tasks and events between the controller and the learners, and run loops."""
 
 from abaton.engines.base import Engine, EvaluateTask, Task, TrainTask
-from abaton.engines.checkpoint import EVERY, Checkpoints
+from abaton.engines.checkpoint import CHECKPOINT_EVERY, Checkpoints
 from abaton.engines.launcher import (
-    MEMORY,
-    Ended,
-    Running,
-    forget,
-    live,
-    local,
-    on_ray,
-    recall,
+    MODEL_CACHE_BYTES,
+    ClosableEngine,
+    RunContext,
+    delete_run_state,
+    open_local_engine,
+    open_ray_engine,
+    open_virtual_engine,
+    restore_learner_state,
+    run_to_completion,
     status_of,
-    virtual,
 )
 from abaton.engines.local_engine import LocalEngine
 from abaton.engines.ray import RayEngine
-from abaton.engines.replay import Replayed, Resumed
-from abaton.engines.runner import Driver, Outcome
-from abaton.engines.virtual_engine import Profile, VirtualEngine
+from abaton.engines.replay import ReplayedEngine, ResumePoint
+from abaton.engines.runner import RunLoop, RunOutcome
+from abaton.engines.virtual_engine import MachineProfile, VirtualEngine
 
 __all__ = [
-    "EVERY",
-    "MEMORY",
+    "CHECKPOINT_EVERY",
+    "MODEL_CACHE_BYTES",
     "Checkpoints",
-    "Driver",
-    "Ended",
+    "ClosableEngine",
     "Engine",
     "EvaluateTask",
     "LocalEngine",
-    "Outcome",
-    "Profile",
+    "MachineProfile",
     "RayEngine",
-    "Replayed",
-    "Resumed",
-    "Running",
+    "ReplayedEngine",
+    "ResumePoint",
+    "RunContext",
+    "RunLoop",
+    "RunOutcome",
     "Task",
     "TrainTask",
     "VirtualEngine",
-    "forget",
-    "live",
-    "local",
-    "on_ray",
-    "recall",
+    "delete_run_state",
+    "open_local_engine",
+    "open_ray_engine",
+    "open_virtual_engine",
+    "restore_learner_state",
+    "run_to_completion",
     "status_of",
-    "virtual",
 ]

@@ -1,6 +1,7 @@
-"""What an engine is: something that carries tasks to learners, brings events back, and knows the time.
+"""Engine protocol: transport of tasks to learners and of events back, and the clock of a run.
 
-What may be said of a task that came to nothing: a few fixed words, never the text of an error.
+A task that fails is reported with a failure code. Texts of errors are not forwarded, because they may contain data of
+a site.
 """
 
 from __future__ import annotations
@@ -9,125 +10,137 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
-from abaton.codecs import Difference
+from abaton.codecs import ModelDelta
 from abaton.controller import Event
 from abaton.errors import AbatonError
-from abaton.kernels import Vector
-from abaton.learners import Signed
+from abaton.layout import Vector
+from abaton.learners import SignedModel
 from abaton.training import TrainSettings
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Way:
-    """How a task's model can be made from versions that a site holds, in a run whose way down is compressed.
+class DeltaPath:
+    """Derivation of a task's model from versions that a site has, in a run with a compressed downlink.
 
     Attributes:
-        version: the version of the community model that it is, or was made from.
-        start: that version.
-        lately: the newest differences between versions.
-        author: the learner whose model it is; nobody if it is the version itself.
-        payload: the update that makes it the author's model.
+        version: the version of the community model that the model is, or was trained from.
+        start: the vector of that version.
+        recent_versions: the latest deltas between versions.
+        trained_by: the learner whose model it is; empty if it is the version itself.
+        payload: the update that turns the version into that learner's model.
     """
 
     version: int
     start: Vector
-    lately: tuple[Difference, ...]
-    author: str = ""
+    recent_versions: tuple[ModelDelta, ...]
+    trained_by: str = ""
     payload: bytes = b""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TrainTask:
-    """Training for one learner; submitted or answered twice under the same key, it counts once."""
+    """Training by one learner; a second submission or reply with the same id has no effect."""
 
-    key: str
+    task_id: str
     learner: str
     version: int
     model: Vector
     settings: TrainSettings
-    way: Way | None = None
+    delta_path: DeltaPath | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EvaluateTask:
-    """Another learner's model, to be scored by a learner's evaluator; signed by its site, where sites sign."""
+    """Evaluation of another learner's model, with the signature of its site where sites sign models."""
 
-    key: str
+    task_id: str
     learner: str
     model: Vector
-    way: Way | None = None
-    signed: Signed | None = None
+    delta_path: DeltaPath | None = None
+    signed_model: SignedModel | None = None
 
 
 Task = TrainTask | EvaluateTask
 
 
 class Engine(Protocol):
-    """Carries tasks and events; it never decides anything.
+    """Transport of tasks and events, and the clock of a run; it makes no decisions.
 
     Attributes:
-        real: whether tasks leave this process; the journal is then written before they do.
+        is_real_time: whether tasks leave this process; the journal is then flushed before tasks are sent.
     """
 
-    real: ClassVar[bool]
+    is_real_time: ClassVar[bool]
 
     def now(self) -> float:
-        """The time, in seconds since the run began."""
+        """Engine interface: return the seconds since the run started."""
 
     def submit(self, tasks: Sequence[Task]) -> None:
-        """Hand over work; never waits for it."""
+        """Engine interface: accept tasks without waiting for them."""
 
     def events(self) -> Sequence[Event]:
-        """What happened next, in order; empty if nothing can happen any more."""
+        """Engine interface: return the next events in order; empty if no event can follow."""
 
-    def set_timer(self, name: str, at: float) -> None:
-        """Ask for a tick at a time."""
+    def set_timer(self, name: str, timestamp: float) -> None:
+        """Engine interface: request a `TimerFired` event at a time."""
 
-    def cancel(self, key: str) -> None:
-        """Say that nobody waits for a task any more; it may still be answered."""
+    def cancel(self, task_id: str) -> None:
+        """Engine interface: drop a task that is no longer needed; a reply may still arrive."""
 
-    def tell(self, committed: int) -> None:
-        """Let learners know how many steps have been committed, as soon as that can be done."""
-
-
-DIED = "process ended"
-DROPPED = "dropped out"
-FAILED = "learner failed"
-GONE = "learner is gone"
-LATE = "no answer in time"
-NO_BASE = "base is gone"
-OTHER_LAYOUT = "another layout"
-OTHER_SOFTWARE = "another version of Abaton"
-OTHER_TERMS = "other terms"
-REFUSED = "task was refused"
-STRANGER = "not in this run"
-UNKNOWN = "unknown message"
-UNREADABLE_ANSWER = "unreadable answer"
-UNREADABLE_UPDATE = "unreadable update"
-
-REASONS = frozenset({DIED, FAILED, LATE, NO_BASE, OTHER_LAYOUT, OTHER_TERMS, REFUSED, STRANGER, UNKNOWN})
-"""Everything that a site may say went wrong; no other text of a site's errors is ever passed on."""
+    def broadcast_progress(self, committed_steps: int) -> None:
+        """Engine interface: send the number of committed steps to learners as soon as possible."""
 
 
-class Said(Exception):
-    """One of the fixed words, on its way to the controller."""
+PROCESS_EXITED = "process_exited"
+DROPPED_OUT = "dropped_out"
+LEARNER_FAILED = "learner_failed"
+LEARNER_GONE = "learner_gone"
+TIMEOUT = "timeout"
+BASE_MISSING = "base_missing"
+LAYOUT_MISMATCH = "layout_mismatch"
+VERSION_MISMATCH = "version_mismatch"
+STUDY_MISMATCH = "study_mismatch"
+REFUSED = "refused"
+NOT_A_PARTICIPANT = "not_a_participant"
+UNKNOWN_MESSAGE = "unknown_message"
+INVALID_REPLY = "invalid_reply"
+INVALID_UPDATE = "invalid_update"
+
+SITE_FAILURE_CODES = frozenset(
+    {
+        PROCESS_EXITED,
+        LEARNER_FAILED,
+        TIMEOUT,
+        BASE_MISSING,
+        LAYOUT_MISMATCH,
+        STUDY_MISMATCH,
+        REFUSED,
+        NOT_A_PARTICIPANT,
+        UNKNOWN_MESSAGE,
+    }
+)
+"""Codes that a site may report; any other text becomes `LEARNER_FAILED`."""
 
 
-def plain_reason(said: object) -> str:
-    """A site's reason if it is one of those that a site may give.
+class CodedFailureError(Exception):
+    """Failure with one of the codes, to be reported to the controller."""
 
-    >>> plain_reason("another layout"), plain_reason("patient 4711 is not finite")
-    ('another layout', 'learner failed')
+
+def validated_code(code: object) -> str:
+    """Return a site's failure code if it is one of the base codes that a site may report, else `LEARNER_FAILED`.
+
+    >>> validated_code("layout_mismatch"), validated_code("patient 4711 is not finite")
+    ('layout_mismatch', 'learner_failed')
     """
-    return said if isinstance(said, str) and said in REASONS else FAILED
+    return code if isinstance(code, str) and code in SITE_FAILURE_CODES else LEARNER_FAILED
 
 
-def word_for(error: Exception) -> str:
-    """The fixed word for an error.
+def code_for(error: Exception) -> str:
+    """Return the base failure code for an error of a task, common to all engines.
 
-    >>> word_for(Said(NO_BASE)), word_for(AbatonError("row 4711")), word_for(ValueError("row 4711"))
-    ('base is gone', 'task was refused', 'learner failed')
+    >>> code_for(CodedFailureError(BASE_MISSING)), code_for(AbatonError("row 4711")), code_for(ValueError("row 4711"))
+    ('base_missing', 'refused', 'learner_failed')
     """
-    if isinstance(error, Said):
-        return plain_reason(str(error))
-    return REFUSED if isinstance(error, AbatonError) else FAILED
+    if isinstance(error, CodedFailureError):
+        return validated_code(str(error))
+    return REFUSED if isinstance(error, AbatonError) else LEARNER_FAILED

@@ -1,17 +1,17 @@
-"""Checkpoints: everything a controller needs to go on, so that a resumed run does not mix all its models again.
+"""Checkpoints: the state from which a controller resumes without replaying the whole journal.
 
-A checkpoint is one file, replaced as a whole. It is made of named parts, each of plain values and vectors: what the
-driver of the run knows, the community model with its exact sum and the newest model of every learner, and whatever
-else has a state of its own. It says how many events of the journal it stands for; only the later ones are replayed.
-It is for engines in real time: under the virtual clock the simulated machines have a state of their own, and a run is
-replayed from its beginning.
+A checkpoint is one file that is replaced atomically. It consists of named components, each with JSON values and
+vectors: the state of the run loop, the community model with its exact sum and the latest model of every learner, and
+any other component with its own state. It names the number of journal events it includes; only later events are
+replayed. Checkpoints are for real-time engines: under the virtual clock the simulated machines have their own state,
+and a run is replayed from its start. They are optional, because the journal alone determines the state.
 
 Invariants:
-(1) a checkpoint stands for events that are in the journal, and for nothing else: what it holds follows from them;
-(2) one that is damaged, of another form or of another journal is never resumed from: the whole journal is replayed;
-(3) writing takes a bounded share of a run's time, however large the models are (`SHARE`), and vectors are written and
-    read one by one;
-(4) the folder is the run's own, and goes when the run has ended.
+(1) the content of a checkpoint follows from the journal events it includes;
+(2) a damaged checkpoint, or one of another format or journal, is ignored with a warning and the whole journal is
+    replayed;
+(3) writing takes at most `MAX_TIME_FRACTION` of a run's time, and vectors are written and read one at a time;
+(4) the folder belongs to the run and is removed when the run ends.
 """
 
 from __future__ import annotations
@@ -28,125 +28,136 @@ from typing import IO, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from abaton.atomic_files import replacing, sweep, writing
+from abaton.atomic_files import atomic_write, map_os_errors, remove_leftovers
 from abaton.errors import SettingsError, StoreError
 
-EVERY = 100
-"""After how many events a run in real time writes its next checkpoint, unless told otherwise."""
+CHECKPOINT_EVERY = 100
+"""Default number of events between two checkpoints of a real-time run."""
 
-SHARE = 0.04
-"""Which share of a run's time is spent on writing checkpoints at most."""
+MAX_TIME_FRACTION = 0.04
+"""Largest fraction of a run's time that is spent on writing checkpoints."""
 
-_FORM = "1"
-_ABOUT = "about"
-_ROOM = 160  # bytes of the header for each vector besides its name: dtype, shape and two offsets
-_KINDS = {"b1": "BOOL", **{f"{kind.lower()}{n}": f"{kind}{8 * n}" for kind in "FIU" for n in (1, 2, 4, 8)}}
+_FORMAT = "1"
+_VALUES = "values"
+_HEADER_BYTES = 160  # header bytes per vector besides its name: dtype, shape and two offsets
+_DTYPES = {
+    "b1": "BOOL",
+    **{f"{code.lower()}{n}": f"{code}{8 * n}" for code in "FIU" for n in (1, 2, 4, 8)},
+}
 
-Saved = tuple[Mapping[str, Any], Mapping[str, NDArray[Any]]]
-"""Plain values that JSON can hold, and vectors by name."""
+SavedState = tuple[Mapping[str, Any], Mapping[str, NDArray[Any]]]
+"""JSON values, and vectors by name."""
 
 
-class Part(Protocol):
-    """Something that a run goes on with: it can say what it knows, and take that over."""
+class Checkpointed(Protocol):
+    """Component with state that a checkpoint contains."""
 
-    def save(self) -> Saved:
-        """Plain values and vectors that `load` makes the same of; asked for between two events."""
+    def save(self) -> SavedState:
+        """Return the component's state for a checkpoint: JSON values and vectors; called between two events."""
 
     def load(self, saved: Any) -> None:
-        """Take over what `save` gave."""
+        """Restore the component's state from a checkpoint, as `save` returned it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """What was so after a number of events.
+    """State of a run after a number of events.
 
     Attributes:
-        events: how many events of the journal it stands for.
-        mark: names the last of them, so that it fits no other journal.
-        parts: what each part of the run knew, by its name.
+        events: the number of journal events it includes.
+        last_event_digest: identifies the last of these events, so that the checkpoint matches no other journal.
+        components: the state of each component, by name.
     """
 
     events: int
-    mark: str
-    parts: Mapping[str, Saved]
+    last_event_digest: str
+    components: Mapping[str, SavedState]
 
 
 class Checkpoints:
-    """The newest checkpoint of a run, in a folder of its own.
+    """Latest checkpoint of a run, in its own folder.
 
     Args:
-        folder: the run's own folder for it.
-        every: after how many events the next one is written, at the earliest.
-        clock: the time in seconds; decides when the next one may be written, and nothing else.
+        folder: the run's folder for it.
+        checkpoint_every: the smallest number of events between two checkpoints.
+        clock: the time in seconds; only decides when the next checkpoint may be written.
     """
 
-    def __init__(self, folder: Path, every: int = EVERY, clock: Callable[[], float] = time.monotonic) -> None:
-        if every < 1:
-            raise SettingsError(f"every is {every}", where="checkpoints", remedy="use at least 1 event")
-        self.folder, self.every = folder, every
-        self._clock, self._events, self._earliest = clock, 0, clock()
+    def __init__(
+        self,
+        folder: Path,
+        checkpoint_every: int = CHECKPOINT_EVERY,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        if checkpoint_every < 1:
+            raise SettingsError(
+                f"checkpoint_every is {checkpoint_every}", where="checkpoints", remedy="use at least 1 event"
+            )
+        self.folder, self.checkpoint_every = folder, checkpoint_every
+        self._clock, self._events, self._next_write = clock, 0, clock()
 
     @property
     def path(self) -> Path:
-        """Where the newest checkpoint is."""
-        return self.folder / "newest.safetensors"
+        """Path of the latest checkpoint."""
+        return self.folder / "latest.safetensors"
 
-    def offer(self, events: int, make: Callable[[], Checkpoint]) -> None:
-        """Write a checkpoint if it is time for one: enough has happened, and writing has not taken too much time."""
-        begun = self._clock()
-        if events - self._events >= self.every and begun >= self._earliest:
-            self.write(make())
-            ended = self._clock()
-            self._events, self._earliest = events, ended + (ended - begun) / SHARE
+    def offer(self, events: int, build: Callable[[], Checkpoint]) -> None:
+        """Write a checkpoint if enough events have passed and writing has not taken too much time."""
+        started = self._clock()
+        if events - self._events >= self.checkpoint_every and started >= self._next_write:
+            self.write(build())
+            finished = self._clock()
+            self._events, self._next_write = events, finished + (finished - started) / MAX_TIME_FRACTION
 
-    def write(self, made: Checkpoint) -> None:
-        """Replace the checkpoint: the old one is there until the new one is complete."""
-        with writing(self.folder):
+    def write(self, checkpoint: Checkpoint) -> None:
+        """Replace the checkpoint; the old one stays until the new one is complete."""
+        with map_os_errors(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
-            # Not waited for: what a power cut damages is found by its digest, and the journal is there.
-            with replacing(self.path, sync=False) as begun, begun.open("xb") as file:
-                _write(file, made)
+            # No fsync: a file damaged by a power cut is detected by its digest, and the journal remains.
+            with atomic_write(self.path, sync=False) as temporary_path, temporary_path.open("xb") as file:
+                _write(file, checkpoint)
 
     def read(self) -> Checkpoint | None:
-        """The newest checkpoint, if there is one.
+        """Return the latest checkpoint, if there is one.
 
         Raises:
-            StoreError: It is damaged, or of another form.
+            StoreError: It is damaged or has another format.
         """
         from safetensors import SafetensorError, safe_open
 
         if not self.path.exists():
             return None
         try:
-            file: Any = safe_open(self.path, "np")  # stays open: what it holds is taken from it one by one
+            file: Any = safe_open(self.path, "np")  # stays open: vectors are read on access
             metadata, names = file.metadata() or {}, sorted(file.keys())
-            if metadata.get("form") != _FORM:
-                raise StoreError("the checkpoint is of another form", where=str(self.path))
-            seal = _Seal()
+            if metadata.get("format") != _FORMAT:
+                raise StoreError("the checkpoint has another format", where=str(self.path))
+            digest = _VectorDigest()
             for name in names:
-                seal.add(name, file.get_tensor(name))
-            if metadata["digest"] != seal.digest():
+                digest.add(name, file.get_tensor(name))
+            if metadata["digest"] != digest.digest():
                 raise ValueError("digest")
-            plain = json.loads(file.get_tensor(_ABOUT).tobytes())
-            parts = {
-                part: (about, _Vectors(file, f"{part}/", names)) for part, about in plain["parts"].items()
+            content = json.loads(file.get_tensor(_VALUES).tobytes())
+            components = {
+                name: (values, _Vectors(file, f"{name}/", names))
+                for name, values in content["components"].items()
             }
-            self._events = plain["events"]
-            return Checkpoint(plain["events"], plain["mark"], parts)
+            self._events = content["events"]
+            return Checkpoint(content["events"], content["last_event_digest"], components)
         except (SafetensorError, OSError, KeyError, ValueError, TypeError, AttributeError) as error:
             raise StoreError("the checkpoint is damaged", where=str(self.path)) from error
 
     def tidy(self) -> None:
-        """Remove what a process that was killed had begun to write."""
-        sweep(self.folder)
+        """Remove temporary checkpoint files of a process that was killed while writing."""
+        remove_leftovers(self.folder)
 
     def remove(self) -> None:
-        """Forget the checkpoint of a run that has ended, or has not begun."""
+        """Remove the checkpoint of a run that has finished or not started."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-class _Seal:
-    """A digest of vectors and their names, taken one by one."""
+class _VectorDigest:
+    """Digest of named vectors, updated one vector at a time."""
 
     def __init__(self) -> None:
         self._hash = hashlib.blake2b(digest_size=32)
@@ -160,7 +171,7 @@ class _Seal:
 
 
 class _Vectors(Mapping[str, NDArray[Any]]):
-    """The vectors of one part, each read when it is asked for: together they may not fit in memory."""
+    """Vectors of one component, each read on access because all together may not fit into memory."""
 
     def __init__(self, file: Any, prefix: str, names: list[str]) -> None:
         self._file = file
@@ -177,30 +188,38 @@ class _Vectors(Mapping[str, NDArray[Any]]):
         return len(self._names)
 
 
-def _write(file: IO[bytes], made: Checkpoint) -> None:
-    """Write a file of the form of safetensors in one pass: room for its header, the vectors, then the header.
+def _write(file: IO[bytes], checkpoint: Checkpoint) -> None:
+    """Write a checkpoint as a safetensors file in one pass: leave space for the header, vectors, then the header.
 
-    The package would first bring all of it together in memory, which may be more than there is.
+    The safetensors package would first collect all of it in memory.
     """
-    plain = {"events": made.events, "mark": made.mark, "parts": {p: a for p, (a, _) in made.parts.items()}}
-    about = np.frombuffer(json.dumps(plain).encode(), np.uint8)
-    places = {f"{part}/{name}": (part, name) for part, (_, vectors) in made.parts.items() for name in vectors}
-    room = 8 * (64 + sum(len(json.dumps(name)) + _ROOM for name in (_ABOUT, *places)) // 8)
-    file.seek(8 + room)
-    seal, header, end = _Seal(), {}, 0
-    for name in sorted([_ABOUT, *places]):
-        if name == _ABOUT:
-            values: NDArray[Any] = about
+    content = {
+        "events": checkpoint.events,
+        "last_event_digest": checkpoint.last_event_digest,
+        "components": {name: values for name, (values, _) in checkpoint.components.items()},
+    }
+    json_bytes = np.frombuffer(json.dumps(content).encode(), np.uint8)
+    names = {
+        f"{component}/{name}": (component, name)
+        for component, (_, vectors) in checkpoint.components.items()
+        for name in vectors
+    }
+    header_size = 8 * (64 + sum(len(json.dumps(name)) + _HEADER_BYTES for name in (_VALUES, *names)) // 8)
+    file.seek(8 + header_size)
+    digest, header, end = _VectorDigest(), {}, 0
+    for name in sorted([_VALUES, *names]):
+        if name == _VALUES:
+            values: NDArray[Any] = json_bytes
         else:
-            part, own = places[name]
-            values = np.ascontiguousarray(made.parts[part][1][own])
-        seal.add(name, values)
-        begin, end = end, end + values.nbytes
-        kind = _KINDS[values.dtype.newbyteorder("<").str[1:]]
-        header[name] = {"dtype": kind, "shape": list(values.shape), "data_offsets": [begin, end]}
+            component, vector = names[name]
+            values = np.ascontiguousarray(checkpoint.components[component][1][vector])
+        digest.add(name, values)
+        start, end = end, end + values.nbytes
+        dtype = _DTYPES[values.dtype.newbyteorder("<").str[1:]]
+        header[name] = {"dtype": dtype, "shape": list(values.shape), "data_offsets": [start, end]}
         file.write(values.data.cast("B") if values.size else b"")
-    metadata = {"__metadata__": {"form": _FORM, "digest": seal.digest()}}
-    told = json.dumps({**metadata, **header}).encode().ljust(room)
-    assert len(told) == room, "there is room for every vector's line"
+    metadata = {"__metadata__": {"format": _FORMAT, "digest": digest.digest()}}
+    encoded = json.dumps({**metadata, **header}).encode().ljust(header_size)
+    assert len(encoded) == header_size, "the header fits into the reserved space"
     file.seek(0)
-    file.write(room.to_bytes(8, "little") + told)
+    file.write(header_size.to_bytes(8, "little") + encoded)

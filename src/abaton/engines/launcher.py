@@ -1,4 +1,4 @@
-"""Living a run: learners, rules and a journal become a community model, under the virtual clock or in real time."""
+"""Launcher that starts and resumes runs on a virtual, local or Ray engine."""
 
 from __future__ import annotations
 
@@ -10,184 +10,209 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from abaton.codecs import Key, Pipeline
-from abaton.controller import SPENT, Arrived, Rules, Shelf, community_model, from_row
+from abaton.codecs import CodecKey, CodecPipeline
+from abaton.controller import (
+    BUDGET_SPENT,
+    ModelCache,
+    Strategy,
+    UpdateReceived,
+    community_model,
+    event_from_row,
+)
 from abaton.engines.base import Engine
-from abaton.engines.checkpoint import EVERY, Checkpoints
+from abaton.engines.checkpoint import CHECKPOINT_EVERY, Checkpoints
 from abaton.engines.local_engine import LocalEngine
 from abaton.engines.ray import RayEngine
-from abaton.engines.runner import Driver, Observer, Outcome, Watcher
-from abaton.engines.site_state import SiteState
-from abaton.engines.virtual_engine import Profile, VirtualEngine
+from abaton.engines.runner import Observer, RunLoop, RunOutcome, Watcher
+from abaton.engines.site_state import LearnerDiskState
+from abaton.engines.virtual_engine import MachineProfile, VirtualEngine
 from abaton.errors import StoreError
-from abaton.learners import Learner, Model
-from abaton.store import Journal, SlotFile
+from abaton.learners import Learner
+from abaton.models import Model
+from abaton.store import Journal, ScratchModelFile
 from abaton.training import round_key
 
 _LOG = logging.getLogger(__name__)
-_MEMORIES = "learners"
-MEMORY = 4 * 2**30
-"""How many bytes of the learners' newest models stay in memory; the others go to a file."""
+_LEARNER_STATE_DIR = "learners"
+MODEL_CACHE_BYTES = 4 * 2**30
+"""Default number of bytes of learners' latest models in memory; further models are stored in a file."""
 
 
 @dataclass(frozen=True, slots=True)
-class Running:
-    """A run under way: what any engine needs to carry it.
+class RunContext:
+    """Arguments of an engine and a run loop.
 
     Attributes:
-        rules: what the controller goes by.
-        model: what all learners train.
-        codec: how updates travel.
-        journal: where everything is written; one that holds a part of the run already is resumed.
-        learners: makes the learners, for engines whose learners are here.
-        profiles: how fast each learner's machine is, under the virtual clock; and which group it belongs to.
-        states: the run's own folder for what sites on this machine must remember.
-        observe: scores each version of the community model.
-        memory: how many bytes of the learners' newest models stay in memory.
-        cut: whether what the learners hold is not what they held when the journal was begun: it is then told as it
-            is, and never replayed.
-        every: after how many events an engine in real time writes its next checkpoint, at the earliest; 0 for never.
-        downlink: how versions of the community model travel to learners; as they are if not given.
+        strategy: the settings of the controller.
+        model: the model that all learners train.
+        codec: the codec of updates.
+        journal: the journal of the run; a run whose journal has events is resumed.
+        learners: builds the learners, for engines with learners on this machine.
+        profiles: the simulated machine of each learner under the virtual clock, and its group.
+        state_dir: the run's folder for the state of learners on this machine.
+        observe: evaluates each version of the community model.
+        model_cache_bytes: how many bytes of the learners' latest models stay in memory.
+        data_changed: whether the learners' data differ from those at the start of the journal; events are then taken
+            from the journal and not recomputed.
+        checkpoint_every: the smallest number of events between two checkpoints of a real-time engine; 0 for none.
+        downlink: the codec of model versions sent to learners; versions are sent uncompressed without it.
     """
 
-    rules: Rules
+    strategy: Strategy
     model: Model
-    codec: Pipeline
+    codec: CodecPipeline
     journal: Journal
     learners: Callable[[], Mapping[str, Learner]]
-    states: Path
-    profiles: Mapping[str, Profile] = field(default_factory=dict)
+    state_dir: Path
+    profiles: Mapping[str, MachineProfile] = field(default_factory=dict)
     observe: Observer | None = None
-    memory: int = MEMORY
-    cut: bool = False
-    every: int = EVERY
-    downlink: Pipeline | None = None
+    model_cache_bytes: int = MODEL_CACHE_BYTES
+    data_changed: bool = False
+    checkpoint_every: int = CHECKPOINT_EVERY
+    downlink: CodecPipeline | None = None
 
-    def check(self, learner: str, version: int, payload: bytes) -> None:
-        """Decode a learner's payload for a version.
+    def check_payload(self, learner: str, version: int, payload: bytes) -> None:
+        """Decode a learner's payload for a version with the codec of the run to launch.
 
         Raises:
-            PayloadError: It is not sound.
+            PayloadError: The payload is invalid.
         """
-        self.codec.decode(payload, self.model.layout, Key(round_key(self.rules.seed, version), learner))
+        self.codec.decode(
+            payload, self.model.layout, CodecKey(round_key(self.strategy.seed, version), learner)
+        )
 
     @property
     def groups(self) -> dict[str, str]:
-        """Which group each learner belongs to."""
+        """Group of each learner of the run to launch."""
         return {name: profile.group for name, profile in self.profiles.items()}
 
 
-class Ended(Engine, Protocol):
-    """An engine that lets go of what it holds in the end."""
+class ClosableEngine(Engine, Protocol):
+    """Engine with resources to release."""
 
     def close(self) -> None:
-        """Let go."""
+        """Release the resources of an engine that was opened for a run."""
 
 
-def virtual(running: Running) -> VirtualEngine:
-    """The learners under the virtual clock; what the journal has answers to is not trained again."""
-    journal = running.journal
-    finished = {event.task: event for event in _answers(journal) if event.payload in journal.payloads}
-    keep, seed = journal.payloads.put, running.rules.seed
+def open_virtual_engine(context: RunContext) -> VirtualEngine:
+    """Launch a run on the virtual engine: return it with the journal's updates, which are not trained again."""
+    journal = context.journal
+    known_updates = {event.task: event for event in _updates(journal) if event.payload in journal.payloads}
+    store_payload, seed = journal.payloads.put, context.strategy.seed
     return VirtualEngine(
-        running.learners(), running.profiles, keep=keep, seed=seed, finished={} if running.cut else finished
+        context.learners(),
+        context.profiles,
+        store_payload=store_payload,
+        seed=seed,
+        known_updates={} if context.data_changed else known_updates,
     )
 
 
-def local(running: Running) -> LocalEngine:
-    """The learners as processes of this machine; what they must remember is kept in the run's own folder."""
+def open_local_engine(context: RunContext) -> LocalEngine:
+    """Launch a run on the local engine: return it with the learners' state stored in the run's folder."""
     return LocalEngine(
-        running.learners(),
-        keep=running.journal.payloads.put,
-        check=running.check,
-        states=_memories(running),
-        groups=running.groups,
+        context.learners(),
+        store_payload=context.journal.payloads.put,
+        check_payload=context.check_payload,
+        state_dir=_learner_state_dir(context),
+        groups=context.groups,
     )
 
 
-def on_ray(running: Running, address: str = "") -> RayEngine:
-    """The learners as tasks on a Ray cluster; what they must remember is kept in the run's own folder here."""
+def open_ray_engine(context: RunContext, address: str = "") -> RayEngine:
+    """Launch a run on the Ray engine: return it with the learners' state stored in the run's folder here."""
     return RayEngine(
-        running.learners(),
-        keep=running.journal.payloads.put,
-        check=running.check,
+        context.learners(),
+        store_payload=context.journal.payloads.put,
+        check_payload=context.check_payload,
         address=address,
-        states=_memories(running),
-        groups=running.groups,
+        state_dir=_learner_state_dir(context),
+        groups=context.groups,
     )
 
 
-def live(running: Running, engine: Ended, watch: Watcher | None = None) -> Outcome:
-    """Bring a run to its end; one in real time first tells what its journal holds after its newest checkpoint."""
-    with SlotFile(running.journal.store.folder, running.model.layout.size) as overflow, closing(engine):
-        if running.journal.known and (engine.real or running.cut):
-            return _resumed(running, engine, overflow).run(watch)
-        _checkpoints(running).remove()  # of a run that had the name before
-        return _driver(running, engine, overflow).run(watch)
+def run_to_completion(
+    context: RunContext, engine: ClosableEngine, watch: Watcher | None = None
+) -> RunOutcome:
+    """Run on a launched engine to the end; a real-time run first replays the journal after its last checkpoint."""
+    with (
+        ScratchModelFile(context.journal.store.folder, context.model.layout.size) as overflow,
+        closing(engine),
+    ):
+        if context.journal.stored_events and (engine.is_real_time or context.data_changed):
+            return _resume_run_loop(context, engine, overflow).run(watch)
+        _checkpoints(context).remove()  # of an earlier run with the same name
+        return _build_run_loop(context, engine, overflow).run(watch)
 
 
-def _driver(running: Running, engine: Engine, overflow: SlotFile) -> Driver:
-    rules, layout = running.rules, running.model.layout
-    shelf = Shelf(layout.size, running.memory, overflow)
-    community = community_model(rules, layout, running.codec, running.model.initial(rules.seed), shelf)
-    checkpoints = _checkpoints(running) if engine.real and running.every else None
-    return Driver(rules, community, engine, running.journal, running.observe, checkpoints, running.downlink)
+def _build_run_loop(context: RunContext, engine: Engine, overflow: ScratchModelFile) -> RunLoop:
+    strategy, layout = context.strategy, context.model.layout
+    model_cache = ModelCache(layout.size, context.model_cache_bytes, overflow)
+    community = community_model(
+        strategy, layout, context.codec, context.model.initial(strategy.seed), model_cache
+    )
+    checkpoints = _checkpoints(context) if engine.is_real_time and context.checkpoint_every else None
+    return RunLoop(
+        strategy, community, engine, context.journal, context.observe, checkpoints, context.downlink
+    )
 
 
-def _resumed(running: Running, engine: Engine, overflow: SlotFile) -> Driver:
-    """A driver that goes on with a run: from its newest checkpoint, or else from the beginning of its journal."""
-    driver = _driver(running, engine, overflow)
-    if driver.checkpoints is not None:
-        driver.checkpoints.tidy()
+def _resume_run_loop(context: RunContext, engine: Engine, overflow: ScratchModelFile) -> RunLoop:
+    """Launch a run loop that resumes from the latest checkpoint, or from the start of the journal."""
+    run_loop = _build_run_loop(context, engine, overflow)
+    if run_loop.checkpoints is not None:
+        run_loop.checkpoints.tidy()
         try:
-            if (made := driver.checkpoints.read()) is not None:
-                driver.go_on(made)
-                return driver
+            if (checkpoint := run_loop.checkpoints.read()) is not None:
+                run_loop.resume(checkpoint)
+                return run_loop
         except StoreError as error:
-            _LOG.warning("%s: run '%s' goes on from its whole journal", error, running.journal.run)
-            driver = _driver(running, engine, overflow)
-    driver.go_on()
-    return driver
+            _LOG.warning("%s: run '%s' is resumed from its whole journal", error, context.journal.run)
+            run_loop = _build_run_loop(context, engine, overflow)
+    run_loop.resume()
+    return run_loop
 
 
-def _checkpoints(running: Running) -> Checkpoints:
-    journal = running.journal
-    return Checkpoints(journal.store.checkpoint_folder(journal.run), running.every or EVERY)
+def _checkpoints(context: RunContext) -> Checkpoints:
+    journal = context.journal
+    return Checkpoints(
+        journal.store.checkpoint_folder(journal.run), context.checkpoint_every or CHECKPOINT_EVERY
+    )
 
 
-def status_of(outcome: Outcome, rules: Rules) -> str:
-    """How a run ended, in one word."""
-    done = outcome.version >= rules.rounds or outcome.reason == "the time is up"
-    return "finished" if done else "stopped" if outcome.reason == SPENT else "failed"
+def status_of(outcome: RunOutcome, strategy: Strategy) -> str:
+    """Return the status of a launched run after its end: finished, stopped or failed."""
+    done = outcome.version >= strategy.rounds or outcome.reason == "the time is up"
+    return "finished" if done else "stopped" if outcome.reason == BUDGET_SPENT else "failed"
 
 
-def forget(running: Running) -> None:
-    """Remove what a run needs to go on, when it has ended: its checkpoint, and what learners on this machine kept."""
-    _checkpoints(running).remove()
-    _forget_memories(running)
+def delete_run_state(context: RunContext) -> None:
+    """Remove the checkpoint and the learner state after a launched run has finished."""
+    _checkpoints(context).remove()
+    _delete_learner_state(context)
 
 
-def recall(states: Path, learners: Mapping[str, Learner]) -> None:
-    """Let learners of this machine remember what they kept last, where others of their name did the tasks for them."""
+def restore_learner_state(state_dir: Path, learners: Mapping[str, Learner]) -> None:
+    """Restore the state of learners on this machine that the processes of a launched engine wrote."""
     for name, learner in learners.items():
-        state = SiteState(states / _MEMORIES, name)
+        state = LearnerDiskState(state_dir / _LEARNER_STATE_DIR, name)
         if state.path.exists():
             state.refresh(learner)
 
 
-def _memories(running: Running) -> Path:
-    """Where the learners of a run keep what they must remember; a run that has not begun has left nothing there."""
-    if not running.journal.known:
-        _forget_memories(running)
-    return running.states / _MEMORIES
+def _learner_state_dir(context: RunContext) -> Path:
+    """Return the learners' state folder for the engine to launch, empty if the run has not started."""
+    if not context.journal.stored_events:
+        _delete_learner_state(context)
+    return context.state_dir / _LEARNER_STATE_DIR
 
 
-def _forget_memories(running: Running) -> None:
-    shutil.rmtree(running.states / _MEMORIES, ignore_errors=True)
+def _delete_learner_state(context: RunContext) -> None:
+    shutil.rmtree(context.state_dir / _LEARNER_STATE_DIR, ignore_errors=True)
 
 
-def _answers(journal: Journal) -> Iterator[Arrived]:
-    for kind, body in journal.rows():
-        event = from_row(kind, body)
-        if isinstance(event, Arrived):
+def _updates(journal: Journal) -> Iterator[UpdateReceived]:
+    for event_type, body in journal.rows():
+        event = event_from_row(event_type, body)
+        if isinstance(event, UpdateReceived):
             yield event

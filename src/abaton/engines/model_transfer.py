@@ -1,8 +1,8 @@
-"""What goes down for a task: a whole model, or what makes it of a version that is held at the other end.
+"""Transfer of a task's model: the whole vector, or deltas from a version that the receiver has.
 
-In a run whose way down is compressed everybody holds the same bits of a version, so a version can be named by its
-number. Both ends keep the same few versions by the same rule (`Held`), so the controller's side knows, without being
-told, which differences a process lacks. A model of another learner goes as its author's update.
+With a compressed downlink all receivers have the same bits of a version, so a version number identifies it. Both ends
+retain the same few versions by the same rule (`VersionCache`), so the sender knows which deltas a receiver lacks.
+Another learner's model is sent as that learner's update.
 """
 
 from __future__ import annotations
@@ -13,143 +13,152 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from abaton.codecs import Difference, Key, follow, lacking
+from abaton.codecs import CodecKey, ModelDelta, apply_deltas, missing_deltas
 from abaton.controller.aggregation import local_model
-from abaton.engines.base import Task, Way
+from abaton.engines.base import DeltaPath, Task
 from abaton.errors import PayloadError
-from abaton.kernels import Vector
+from abaton.layout import Vector
 from abaton.learners import Learner
 from abaton.training import round_key
 
-_EVALUATOR, _TRAINER = 4, 1  # versions that are held; training never goes back to an older one
-_FAR = 64  # versions behind the newest that nobody is asked for any more
+_EVALUATOR_VERSIONS, _TRAINER_VERSIONS = 4, 1  # training never uses an older version
+_MAX_AGE = 64  # versions; older ones are no longer requested
 T = TypeVar("T")
 
 
-class Held(Generic[T]):
-    """A few versions that somebody holds, each with what is known of it.
+class VersionCache(Generic[T]):
+    """A few retained versions, each with a value.
 
-    An evaluator is asked for models of older versions, too. So an old one stays, from which differences lead to those
-    between: what is let go of is the version that lies closest between two others.
+    An evaluator also receives models of older versions. Therefore an old version stays, from which deltas lead to the
+    versions between; the version with the smallest distance between its two neighbours is removed.
 
-    >>> held = Held[str]()
-    >>> for version in (10, 40, 70, 74, 60): held.put(version, f"number {version}")
-    >>> sorted(held), held[60], 70 in held
-    ([10, 40, 60, 74], 'number 60', False)
-    >>> held.put(80, "number 80")
-    >>> sorted(held)
+    >>> versions = VersionCache[str]()
+    >>> for version in (10, 40, 70, 74, 60): versions.put(version, f"model {version}")
+    >>> sorted(versions), versions[60], 70 in versions
+    ([10, 40, 60, 74], 'model 60', False)
+    >>> versions.put(80, "model 80")
+    >>> sorted(versions)
     [40, 60, 74, 80]
     """
 
     def __init__(self, *, evaluates: bool = True) -> None:
-        self._most, self._known = _EVALUATOR if evaluates else _TRAINER, dict[int, T]()
+        self._limit, self._versions = _EVALUATOR_VERSIONS if evaluates else _TRAINER_VERSIONS, dict[int, T]()
 
-    def put(self, version: int, what: T) -> None:
-        """Hold a version, and let go of another if there are too many."""
-        self._known[version] = what
-        if len(self._known) <= self._most:
+    def put(self, version: int, value: T) -> None:
+        """Add a version to the cache for model transfers, and remove another one if there are too many."""
+        self._versions[version] = value
+        if len(self._versions) <= self._limit:
             return
-        held = sorted(self._known)
-        between = {held[i]: held[i + 1] - held[i - 1] for i in range(1, len(held) - 1)}
-        is_far = held[-1] - held[0] > _FAR
-        del self._known[held[0] if is_far or not between else min(between, key=between.__getitem__)]
+        versions = sorted(self._versions)
+        gaps = {versions[i]: versions[i + 1] - versions[i - 1] for i in range(1, len(versions) - 1)}
+        is_old = versions[-1] - versions[0] > _MAX_AGE
+        del self._versions[versions[0] if is_old or not gaps else min(gaps, key=gaps.__getitem__)]
 
     def __getitem__(self, version: int) -> T:
-        return self._known[version]
+        return self._versions[version]
 
     def __iter__(self) -> Iterator[int]:
-        return iter(self._known)
+        return iter(self._versions)
 
     def __contains__(self, version: object) -> bool:
-        return version in self._known
+        return version in self._versions
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Freight:
-    """What goes down for one task.
+class ModelTransfer:
+    """Model transfer for one task.
 
     Attributes:
-        whole: a model that is sent as it is: the task's own, or the version that the rest builds upon.
-        base: the version that is held already, and that the rest builds upon.
-        steps: the differences from then on.
-        way: what the task's model is made of; nothing in a run whose way down is not compressed.
+        model: a vector that is sent uncompressed: the task's model, or the version that the deltas start from.
+        base: the version at the receiver that the deltas start from.
+        deltas: the deltas from that version on.
+        delta_path: how the task's model follows from versions; empty without a compressed downlink.
     """
 
-    whole: Vector | None
+    model: Vector | None
     base: int | None = None
-    steps: tuple[Difference, ...] = ()
-    way: Way | None = None
+    deltas: tuple[ModelDelta, ...] = ()
+    delta_path: DeltaPath | None = None
 
     @property
     def size(self) -> int:
-        """How many bytes it has."""
-        whole = 0 if self.whole is None else self.whole.nbytes
-        return whole + sum(len(step.data) for step in self.steps) + len(self.way.payload if self.way else b"")
+        """Number of bytes of the model transfer."""
+        model_bytes = 0 if self.model is None else self.model.nbytes
+        delta_bytes = sum(len(delta.data) for delta in self.deltas)
+        return model_bytes + delta_bytes + len(self.delta_path.payload if self.delta_path else b"")
 
-    def packed(self) -> tuple[dict[str, Any], bytes]:
-        """As plain values and bytes."""
-        whole = b"" if self.whole is None else np.ascontiguousarray(self.whole, dtype="<f4").tobytes()
-        about: dict[str, Any] = {"whole": len(whole)}
-        if self.way is None:
-            return about, whole
-        about |= {
-            "version": self.way.version,
+    def pack(self) -> tuple[dict[str, Any], bytes]:
+        """Return the model transfer as JSON values and bytes."""
+        model = b"" if self.model is None else np.ascontiguousarray(self.model, dtype="<f4").tobytes()
+        header: dict[str, Any] = {"exact_bytes": len(model)}
+        if self.delta_path is None:
+            return header, model
+        header |= {
+            "version": self.delta_path.version,
             "base": self.base,
-            "steps": [[step.version, len(step.data)] for step in self.steps],
-            "author": self.way.author,
+            "deltas": [[delta.version, len(delta.data)] for delta in self.deltas],
+            "trained_by": self.delta_path.trained_by,
         }
-        return about, b"".join([whole, *(step.data for step in self.steps), self.way.payload])
+        return header, b"".join([model, *(delta.data for delta in self.deltas), self.delta_path.payload])
 
 
-def load(task: Task, held: Held[None]) -> Freight:
-    """What to send to somebody who holds some versions; from then on the task's version is held, too."""
-    way = task.way
-    if way is None:
-        return Freight(task.model)
-    steps = lacking(way.lately, held, way.version)
-    held.put(way.version, None)
-    if steps is None:
-        return Freight(way.start, way=way)
-    return Freight(None, way.version - len(steps), steps, way)
+def pack_model(task: Task, versions: VersionCache[None]) -> ModelTransfer:
+    """Return the model transfer to a receiver with some versions; the task's version is added to these."""
+    delta_path = task.delta_path
+    if delta_path is None:
+        return ModelTransfer(task.model)
+    deltas = missing_deltas(delta_path.recent_versions, versions, delta_path.version)
+    versions.put(delta_path.version, None)
+    if deltas is None:
+        return ModelTransfer(delta_path.start, delta_path=delta_path)
+    return ModelTransfer(None, delta_path.version - len(deltas), deltas, delta_path)
 
 
-def unload(learner: Learner, held: Held[Vector], about: Mapping[str, Any], data: bytes) -> Vector:
-    """The model that was sent; the version that it is made of is held from then on.
+def unpack_model(
+    learner: Learner, versions: VersionCache[Vector], header: Mapping[str, Any], data: bytes
+) -> Vector:
+    """Return the model from a received transfer; the version it was trained from is added to the retained ones.
 
     Args:
-        learner: who it was sent to; it knows the codecs and the run's seed.
-        held: the versions that are held here.
-        about: the plain values that `Freight.packed` made.
+        learner: the receiver, which has the codecs and the run's seed.
+        versions: the versions retained here.
+        header: the JSON values of `ModelTransfer.pack`.
         data: the bytes.
     """
-    taken = memoryview(data)
-    whole, rest = taken[: about["whole"]], taken[about["whole"] :]
-    if "version" not in about:
-        return np.frombuffer(whole, dtype="<f4")
-    steps = []
-    for version, length in about["steps"]:
-        steps.append(Difference(version, bytes(rest[:length])))
-        rest = rest[length:]
-    start = held[about["base"]] if about["base"] is not None else np.frombuffer(whole, dtype="<f4")
-    start = moved(learner, start, steps)
-    held.put(about["version"], start)
-    return authored(learner, start, about["version"], about["author"], bytes(rest))
+    view = memoryview(data)
+    exact, remainder = view[: header["exact_bytes"]], view[header["exact_bytes"] :]
+    if "version" not in header:
+        return np.frombuffer(exact, dtype="<f4")
+    deltas = []
+    for version, length in header["deltas"]:
+        deltas.append(ModelDelta(version, bytes(remainder[:length])))
+        remainder = remainder[length:]
+    start = versions[header["base"]] if header["base"] is not None else np.frombuffer(exact, dtype="<f4")
+    start = apply_transfer(learner, start, deltas)
+    versions.put(header["version"], start)
+    return apply_update(learner, start, header["version"], header["trained_by"], bytes(remainder))
 
 
-def moved(learner: Learner, start: Vector, steps: list[Difference] | tuple[Difference, ...]) -> Vector:
-    """A version after some differences."""
-    if not steps:
+def apply_transfer(
+    learner: Learner, start: Vector, deltas: list[ModelDelta] | tuple[ModelDelta, ...]
+) -> Vector:
+    """Return a version after the deltas of a model transfer are applied."""
+    if not deltas:
         return start
     if learner.downlink is None:
-        raise PayloadError("a difference came, but this run has no codec for the way down", where="downlink")
-    return follow(
-        learner.downlink, learner.model.layout, start, steps, lambda version: round_key(learner.seed, version)
+        raise PayloadError("a model delta was received, but this run has no downlink codec", where="downlink")
+    return apply_deltas(
+        learner.downlink,
+        learner.model.layout,
+        start,
+        deltas,
+        lambda version: round_key(learner.seed, version),
     )
 
 
-def authored(learner: Learner, start: Vector, version: int, author: str, payload: bytes) -> Vector:
-    """The model that a learner made of a version; the version itself if nobody made anything of it."""
-    if not author:
+def apply_update(learner: Learner, start: Vector, version: int, trained_by: str, payload: bytes) -> Vector:
+    """Return the transferred model that a learner trained from a version; the version itself without a learner."""
+    if not trained_by:
         return start
-    key = Key(round_key(learner.seed, version), author)
+    key = CodecKey(round_key(learner.seed, version), trained_by)
     return local_model(learner.codec, learner.model.layout, start, payload, key)

@@ -1,4 +1,4 @@
-"""Going on with a run of a real engine: its journal first, then what was still under way."""
+"""Replay of a journal before a real-time engine continues with the open tasks."""
 
 from __future__ import annotations
 
@@ -6,82 +6,86 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
-from abaton.controller import Arrived, Event, Failed, Scored, Tick
+from abaton.controller import EvaluationReceived, Event, TaskFailed, TimerFired, UpdateReceived
 from abaton.engines.base import Engine, Task
 
 
 @dataclass(frozen=True, slots=True)
-class Resumed:
-    """What was open at a checkpoint: at which time, which tasks, which timers."""
+class ResumePoint:
+    """Time, open tasks and timers at a checkpoint."""
 
-    at: float = 0.0
+    timestamp: float = 0.0
     tasks: tuple[Task, ...] = ()
     timers: Mapping[str, float] = field(default_factory=dict)
 
 
-class Replayed:
-    """An engine that first tells what the journal holds, and then goes on with what has no answer yet.
+class ReplayedEngine:
+    """Engine that returns the journal's events first and then continues with the open tasks.
 
-    While the journal is told, tasks are only remembered. Tasks that were under way when the run was cut off are
-    submitted again under their old keys: at most their work is lost.
+    During the replay tasks are only recorded. Tasks that were running when the run was interrupted are submitted
+    again with their ids, so at most their work is lost.
 
     Args:
-        engine: what goes on afterwards.
-        journal: what is told first: all events, or those after a checkpoint.
-        resumed: the tasks and timers that were open at that checkpoint.
+        engine: the engine that continues.
+        journal: the events to replay: all, or those after a checkpoint.
+        resume_point: the tasks and timers that were open at that checkpoint.
     """
 
-    real: ClassVar[bool] = True
+    is_real_time: ClassVar[bool] = True
 
-    def __init__(self, engine: Engine, journal: Iterable[Event], resumed: Resumed | None = None) -> None:
-        self._engine, self._told = engine, list(journal)
-        resumed = Resumed() if resumed is None else resumed
-        self._now = self._end = max((event.at for event in self._told), default=resumed.at)
-        self._told.reverse()
-        self._handed_over = False
-        self._open: dict[str, Task] = {task.key: task for task in resumed.tasks}
-        self._timers: dict[str, float] = dict(resumed.timers)
+    def __init__(
+        self, engine: Engine, journal: Iterable[Event], resume_point: ResumePoint | None = None
+    ) -> None:
+        self._engine, self._events = engine, list(journal)
+        resume_point = ResumePoint() if resume_point is None else resume_point
+        self._now = self._end = max(
+            (event.timestamp for event in self._events), default=resume_point.timestamp
+        )
+        self._events.reverse()
+        self._is_replayed = False
+        self._open: dict[str, Task] = {task.task_id: task for task in resume_point.tasks}
+        self._timers: dict[str, float] = dict(resume_point.timers)
 
     def now(self) -> float:
-        """The journal's time, and from its end on the engine's."""
-        return self._end + self._engine.now() if self._handed_over else self._now
+        """Return the time of the replayed journal, and after its end that of the engine."""
+        return self._end + self._engine.now() if self._is_replayed else self._now
 
     def submit(self, tasks: Sequence[Task]) -> None:
-        """Remember tasks while the journal is told; hand them over afterwards."""
-        if self._handed_over:
+        """Record tasks during the replay of a journal; submit them to the engine afterwards."""
+        if self._is_replayed:
             self._engine.submit(tasks)
         else:
-            self._open |= {task.key: task for task in tasks}
+            self._open |= {task.task_id: task for task in tasks}
 
     def events(self) -> Sequence[Event]:
-        """The next event of the journal, or of the engine."""
-        if self._told:
-            event = self._told.pop()
-            self._now = event.at
-            if isinstance(event, Arrived | Scored | Failed):
+        """Return the next replayed event of the journal, or after its end the next events of the engine."""
+        if self._events:
+            event = self._events.pop()
+            self._now = event.timestamp
+            if isinstance(event, UpdateReceived | EvaluationReceived | TaskFailed):
                 self._open.pop(event.task, None)
-            elif isinstance(event, Tick):
+            elif isinstance(event, TimerFired):
                 self._timers.pop(event.name, None)
             return (event,)
-        if not self._handed_over:
-            self._handed_over = True
+        if not self._is_replayed:
+            self._is_replayed = True
             self._engine.submit(list(self._open.values()))
-            for name, at in self._timers.items():
-                self.set_timer(name, at)
-        return [replace(event, at=self._end + event.at) for event in self._engine.events()]
+            for name, timestamp in self._timers.items():
+                self.set_timer(name, timestamp)
+        return [replace(event, timestamp=self._end + event.timestamp) for event in self._engine.events()]
 
-    def set_timer(self, name: str, at: float) -> None:
-        """Remember a timer while the journal is told; set it afterwards."""
-        if self._handed_over:
-            self._engine.set_timer(name, at - self._end)
+    def set_timer(self, name: str, timestamp: float) -> None:
+        """Record a timer during the replay of a journal; set it in the engine afterwards."""
+        if self._is_replayed:
+            self._engine.set_timer(name, timestamp - self._end)
         else:
-            self._timers[name] = at
+            self._timers[name] = timestamp
 
-    def cancel(self, key: str) -> None:
-        """Forget a task."""
-        self._open.pop(key, None)
-        self._engine.cancel(key)
+    def cancel(self, task_id: str) -> None:
+        """Drop a task, during the replay of a journal or afterwards in the engine."""
+        self._open.pop(task_id, None)
+        self._engine.cancel(task_id)
 
-    def tell(self, committed: int) -> None:
-        """Pass on how many steps have been committed."""
-        self._engine.tell(committed)
+    def broadcast_progress(self, committed_steps: int) -> None:
+        """Forward the number of committed steps from the replay to the engine."""
+        self._engine.broadcast_progress(committed_steps)

@@ -1,6 +1,6 @@
-"""Answers read with care: every value is checked before anything is made of it, and what is not sound is a failed task.
+"""Validation of replies from learners over a pipe, a cluster or a network.
 
-One reader for whatever crosses a border: a pipe, a cluster, a network. It never raises over what a learner sent.
+Every value is checked before it is used; an invalid reply is a failed task and never an exception.
 """
 
 from __future__ import annotations
@@ -12,221 +12,260 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
-from abaton.controller import Arrived, Event, Failed, Scored
+from abaton.controller import EvaluationReceived, Event, TaskFailed, UpdateReceived
 from abaton.engines.base import (
-    FAILED,
-    UNREADABLE_ANSWER,
-    UNREADABLE_UPDATE,
+    INVALID_REPLY,
+    INVALID_UPDATE,
+    LEARNER_FAILED,
     EvaluateTask,
     Task,
     TrainTask,
-    plain_reason,
+    validated_code,
 )
 from abaton.errors import PayloadError
-from abaton.learners import Reply
-from abaton.metrics.counts import Counts, sound
+from abaton.learners import SiteReply
+from abaton.metrics.counts import Counts, is_plausible
 
-Check = Callable[[str, int, bytes], None]
-"""Decodes a learner's payload for a version; raises if it is not sound."""
+PayloadCheck = Callable[[str, int, bytes], None]
+"""Decodes a learner's payload for a version; raises if it is invalid."""
 
-CheckSigned = Callable[[TrainTask, bytes, str], None]
-"""Holds an update against the signature of its learner's site; raises if that is not true."""
+SignatureCheck = Callable[[TrainTask, bytes, str], None]
+"""Verifies the signature of a learner's site on an update; raises if it is invalid."""
 
-_MOST = 1 << 53  # whole numbers beyond are not exact in JSON
-_COUNTS = 1 << 16
-_CLASSES = 1 << 12  # evaluators are chosen by them: more would cost the controller a second for each update
-_LONGEST = (
-    1 << 22
-)  # bytes of plain values: as many counts as may be, and much more than any honest answer has
-_FAILED = frozenset({"key", "reason"})
-_SCORED = frozenset({"key", "score"})
-_TRAINED = frozenset({"key", "steps", "examples", "loss", "score", "cohort"})
-_SIGNATURE = "signature"  # only where sites sign what they learned
+_MAX_INTEGER = 1 << 53  # larger integers are not exact in JSON
+_MAX_COUNTS = 1 << 16
+_MAX_CLASSES = 1 << 12  # evaluator selection with more classes takes over a second per update
+_MAX_HEADER_BYTES = 1 << 22  # enough for `_MAX_COUNTS` counts
+_FAILED_KEYS = frozenset({"task_id", "reason"})
+_EVALUATED_KEYS = frozenset({"task_id", "counts"})
+_TRAINED_KEYS = frozenset({"task_id", "steps", "examples", "loss", "counts", "cohort"})
+_SIGNATURE = "signature"  # only where sites sign updates
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """What a learner tells of its training, besides the update."""
+class ReplyHeader:
+    """Header of a training reply: values that a learner reports besides the update."""
 
     steps: int
     examples: int
     loss: float | None
-    score: Counts
+    counts: Counts
     cohort: str
     signature: str = ""
 
     @classmethod
-    def of(cls, about: Mapping[str, Any]) -> Self:
-        """What a learner in this very process tells; what came from elsewhere is `trained`."""
-        score, signature = tuple(about["score"]), about.get(_SIGNATURE, "")
-        return cls(about["steps"], about["examples"], about["loss"], score, about["cohort"], signature)
+    def from_header(cls, header: Mapping[str, Any]) -> Self:
+        """Build the header of a reply from this process without validation; others use `parse_training_reply`."""
+        counts, signature = tuple(header["counts"]), header.get(_SIGNATURE, "")
+        return cls(header["steps"], header["examples"], header["loss"], counts, header["cohort"], signature)
 
 
-class Reader:
-    """Makes an event of an answer.
+class ReplyValidator:
+    """Conversion of replies to events.
 
     Args:
-        keep: stores a payload and returns its digest.
-        check: decodes a payload.
-        signed: holds an update against its signature; none is asked for without.
+        store_payload: stores a payload and returns its digest.
+        check_payload: decodes a payload.
+        check_signature: verifies the signature of an update; none is required without it.
     """
 
-    def __init__(self, keep: Callable[[bytes], str], check: Check, signed: CheckSigned | None = None) -> None:
-        self._keep, self._check, self._signed = keep, check, signed
+    def __init__(
+        self,
+        store_payload: Callable[[bytes], str],
+        check_payload: PayloadCheck,
+        check_signature: SignatureCheck | None = None,
+    ) -> None:
+        self._store_payload, self._check_payload, self._check_signature = (
+            store_payload,
+            check_payload,
+            check_signature,
+        )
 
-    def event(self, at: float, task: Task, reply: Reply, down: int = 0) -> Event:
-        """What has happened: an update arrived, a model was scored, or a task failed in a fixed word."""
-        return self.made(at, task, reply, self.problem(task, reply), down)
+    def event(self, timestamp: float, task: Task, reply: SiteReply, downlink_bytes: int = 0) -> Event:
+        """Validate a reply and return its event: an update, an evaluation, or a failed task with its code."""
+        return self.build_event(timestamp, task, reply, self.problem(task, reply), downlink_bytes)
 
-    def made(self, at: float, task: Task, reply: Reply, problem: str, down: int = 0) -> Event:
-        """The event of an answer that has been looked at; its model was sent in so many bytes."""
+    def build_event(
+        self, timestamp: float, task: Task, reply: SiteReply, problem: str, downlink_bytes: int = 0
+    ) -> Event:
+        """Return the event of a validated reply; `downlink_bytes` is the size of the model sent for it."""
         if problem:
-            return Failed(at, task.learner, task.key, problem)
+            return TaskFailed(timestamp, task.learner, task.task_id, problem)
         if isinstance(task, EvaluateTask):
-            return Scored(at, task.learner, task.key, tuple(map(float, reply.about["score"])), down)
-        sizes = len(reply.payload), down
-        return arrival(at, task, trained(reply.about), self._keep(reply.payload), sizes)
+            return EvaluationReceived(
+                timestamp,
+                task.learner,
+                task.task_id,
+                tuple(map(float, reply.header["counts"])),
+                downlink_bytes,
+            )
+        sizes = len(reply.payload), downlink_bytes
+        return to_event(
+            timestamp, task, parse_training_reply(reply.header), self._store_payload(reply.payload), sizes
+        )
 
-    def problem(self, task: Task, reply: Reply) -> str:
-        """The fixed word for what is wrong with an answer, or what its learner says went wrong; empty if nothing is."""
-        unreadable = UNREADABLE_ANSWER if isinstance(task, EvaluateTask) else UNREADABLE_UPDATE
-        about = reply.about
-        if not isinstance(about, Mapping) or about.get("key") != task.key:
-            return unreadable
-        if about.keys() == _FAILED:
-            return plain_reason(about["reason"])
+    def problem(self, task: Task, reply: SiteReply) -> str:
+        """Validate a reply: return the failure code, found here or reported by its learner; empty if it is valid."""
+        code = INVALID_REPLY if isinstance(task, EvaluateTask) else INVALID_UPDATE
+        header = reply.header
+        if not isinstance(header, Mapping) or header.get("task_id") != task.task_id:
+            return code
+        if header.keys() == _FAILED_KEYS:
+            return validated_code(header["reason"])
         try:
-            self._look(task, reply)
-        except Exception:  # whatever a decoder does over a learner's bytes: they are not an update
-            return unreadable
+            self._check(task, reply)
+        except Exception:  # any error while decoding means that the bytes are no update
+            return code
         return ""
 
-    def _look(self, task: Task, reply: Reply) -> None:
+    def _check(self, task: Task, reply: SiteReply) -> None:
         if isinstance(task, TrainTask):
-            told = trained(reply.about)
-            if not isinstance(reply.payload, bytes) or told.steps > _most_steps(task, told.examples):
-                raise unreadable()
-            self._check(task.learner, task.version, reply.payload)
-            if self._signed is not None:
-                self._signed(task, reply.payload, told.signature)
+            reply_header = parse_training_reply(reply.header)
+            if not isinstance(reply.payload, bytes) or reply_header.steps > _max_steps(
+                task, reply_header.examples
+            ):
+                raise invalid_reply()
+            self._check_payload(task.learner, task.version, reply.payload)
+            if self._check_signature is not None:
+                self._check_signature(task, reply.payload, reply_header.signature)
             return
-        if reply.about.keys() != _SCORED or reply.payload:
-            raise unreadable()
-        counts(reply.about["score"])
+        if reply.header.keys() != _EVALUATED_KEYS or reply.payload:
+            raise invalid_reply()
+        parse_counts(reply.header["counts"])
 
 
-def arrival(
-    at: float, task: TrainTask, told: Told, digest: str, sizes: tuple[int, int], **more: float
-) -> Arrived:
-    """The event of an update that is kept under a digest, with its bytes up and down; more may be told of its way."""
-    metrics = more if told.loss is None else {"loss": told.loss, **more}
-    return Arrived(
-        at,
+def to_event(
+    timestamp: float,
+    task: TrainTask,
+    reply_header: ReplyHeader,
+    digest: str,
+    sizes: tuple[int, int],
+    **metrics: float,
+) -> UpdateReceived:
+    """Return the event of a validated training reply whose payload is stored.
+
+    Args:
+        timestamp: when it arrived.
+        task: the task it replies to.
+        reply_header: what the learner reports.
+        digest: the digest of the stored payload.
+        sizes: bytes of the update and of the model that was sent.
+        metrics: further metrics of the transfer.
+    """
+    if reply_header.loss is not None:
+        metrics = {"loss": reply_header.loss, **metrics}
+    return UpdateReceived(
+        timestamp,
         task.learner,
-        task.key,
+        task.task_id,
         digest,
         sizes[0],
-        told.steps,
-        told.examples,
+        reply_header.steps,
+        reply_header.examples,
         metrics,
-        told.score,
-        told.cohort,
+        reply_header.counts,
+        reply_header.cohort,
         sizes[1],
-        told.signature,
+        reply_header.signature,
     )
 
 
-def trained(about: Mapping[str, Any]) -> Told:
-    """What is told of a training.
+def parse_training_reply(header: Mapping[str, Any]) -> ReplyHeader:
+    """Validate and parse the header of a training reply.
 
-    >>> trained({"key": "t", "steps": 8, "examples": 40, "loss": 0.5, "score": [3, 1.0, 0, 9], "cohort": ""})
-    Told(steps=8, examples=40, loss=0.5, score=(3.0, 1.0, 0.0, 9.0), cohort='', signature='')
-    >>> trained({"key": "t", "steps": 8, "examples": 40, "loss": float("nan"), "score": [], "cohort": ""})
+    >>> header = {"task_id": "t", "steps": 8, "examples": 40, "loss": 0.5, "counts": [3, 1.0, 0, 9], "cohort": ""}
+    >>> parse_training_reply(header)
+    ReplyHeader(steps=8, examples=40, loss=0.5, counts=(3.0, 1.0, 0.0, 9.0), cohort='', signature='')
+    >>> parse_training_reply({**header, "loss": float("nan")})
     Traceback (most recent call last):
-    abaton.errors.PayloadError: an answer is not readable (answer): ...
+    abaton.errors.PayloadError: a reply is invalid (reply): ...
     """
-    if about.keys() - {_SIGNATURE} != _TRAINED:
-        raise unreadable()
-    loss = about["loss"]
-    return Told(
-        whole(about["steps"]),
-        whole(about["examples"]),
-        None if loss is None else number(loss),
-        counts(about["score"]),
-        _digits(about["cohort"], 64),
-        _digits(about.get(_SIGNATURE, ""), 192),
+    if header.keys() - {_SIGNATURE} != _TRAINED_KEYS:
+        raise invalid_reply()
+    loss = header["loss"]
+    return ReplyHeader(
+        parse_count(header["steps"]),
+        parse_count(header["examples"]),
+        None if loss is None else parse_number(loss),
+        parse_counts(header["counts"]),
+        _parse_hex(header["cohort"], 64),
+        _parse_hex(header.get(_SIGNATURE, ""), 192),
     )
 
 
-def packed(reply: Reply) -> bytes:
-    """The plain values of an answer as bytes; one whose values are not plain is the answer that its learner failed.
+def encode_reply(reply: SiteReply) -> bytes:
+    """Encode the header of a reply for the validating side; one that is not JSON becomes `LEARNER_FAILED`.
 
-    >>> packed(Reply({"key": "t", "score": (1.0, 2.0)})), packed(Reply({"key": "t", "score": object()}))
-    (b'{"key": "t", "score": [1.0, 2.0]}', b'{"key": "t", "reason": "learner failed"}')
+    >>> encode_reply(SiteReply({"task_id": "t", "counts": (1.0, 2.0)}))
+    b'{"task_id": "t", "counts": [1.0, 2.0]}'
+    >>> encode_reply(SiteReply({"task_id": "t", "counts": object()}))
+    b'{"task_id": "t", "reason": "learner_failed"}'
     """
     try:
-        return json.dumps(dict(reply.about)).encode()
+        return json.dumps(dict(reply.header)).encode()
     except (TypeError, ValueError):
-        return json.dumps({"key": str(reply.about.get("key")), "reason": FAILED}).encode()
+        return json.dumps({"task_id": str(reply.header.get("task_id")), "reason": LEARNER_FAILED}).encode()
 
 
-def header(data: object) -> dict[str, Any]:
-    """The plain values that bytes hold; nothing, which no answer is, if they hold none."""
-    if not isinstance(data, bytes) or len(data) > _LONGEST:
+def parse_header(data: object) -> dict[str, Any]:
+    """Decode the header of a reply to validate; empty, which is no valid reply, if it is no JSON object."""
+    if not isinstance(data, bytes) or len(data) > _MAX_HEADER_BYTES:
         return {}
     try:
-        about = json.loads(data)
+        header = json.loads(data)
     except (ValueError, RecursionError):
         return {}
-    return about if isinstance(about, dict) else {}
+    return header if isinstance(header, dict) else {}
 
 
-def counts(said: object) -> Counts:
-    """What an evaluator counted: numbers that can be counts, not too many; none if it abstains."""
-    if not isinstance(said, Sequence) or isinstance(said, str | bytes) or len(said) > _COUNTS:
-        raise unreadable()
-    made = tuple(map(number, said))
-    if not sound(made):
-        raise unreadable()
-    return made
+def parse_counts(values: object) -> Counts:
+    """Validate the evaluation counts in an evaluator's reply; empty if it abstains."""
+    if not isinstance(values, Sequence) or isinstance(values, str | bytes) or len(values) > _MAX_COUNTS:
+        raise invalid_reply()
+    counts = tuple(map(parse_number, values))
+    if not is_plausible(counts):
+        raise invalid_reply()
+    return counts
 
 
-def labels(said: object) -> Counts:
-    """How many examples of each class somebody says that there are."""
-    if not isinstance(said, Sequence) or isinstance(said, str | bytes) or len(said) > _CLASSES:
-        raise unreadable()
-    return tuple(map(whole, said))
+def parse_labels(values: object) -> Counts:
+    """Validate the number of examples per class in a learner's reply."""
+    if not isinstance(values, Sequence) or isinstance(values, str | bytes) or len(values) > _MAX_CLASSES:
+        raise invalid_reply()
+    return tuple(map(parse_count, values))
 
 
-def number(said: object) -> float:
-    """A finite number."""
-    if isinstance(said, bool) or not isinstance(said, int | float) or not abs(said) <= sys.float_info.max:
-        raise unreadable()
-    return float(said)
+def parse_number(value: object) -> float:
+    """Validate a finite number in a learner's reply."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= sys.float_info.max:
+        raise invalid_reply()
+    return float(value)
 
 
-def whole(said: object) -> int:
-    """A whole number that is not negative."""
-    if isinstance(said, bool) or not isinstance(said, int) or not 0 <= said <= _MOST:
-        raise unreadable()
-    return said
+def parse_count(value: object) -> int:
+    """Validate a non-negative integer in a learner's reply."""
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _MAX_INTEGER:
+        raise invalid_reply()
+    return value
 
 
-def unreadable() -> PayloadError:
-    """An answer that cannot be what it says."""
+def invalid_reply() -> PayloadError:
+    """Return the error for a learner's reply that fails validation."""
     return PayloadError(
-        "an answer is not readable", where="answer", remedy="check that the site runs the same Abaton"
+        "a reply is invalid", where="reply", remedy="check that the site runs the same version of Abaton"
     )
 
 
-def _most_steps(task: TrainTask, examples: int) -> int:
-    """As many batches as a task can take: no batch is smaller than one example."""
+def _max_steps(task: TrainTask, examples: int) -> int:
+    """Return the largest number of batches that is valid in the reply to a task: each has at least one example."""
     settings = task.settings
-    return settings.steps or (_MOST if settings.budget else settings.epochs * max(1, examples))
+    return settings.steps or (
+        _MAX_INTEGER if settings.time_budget_seconds else settings.epochs * max(1, examples)
+    )
 
 
-def _digits(said: object, many: int) -> str:
-    """So many hexadecimal digits, or nothing: a fingerprint of who was trained on, or a signature."""
-    if not isinstance(said, str) or not re.fullmatch(rf"(?:[0-9a-f]{{{many}}})?", said):
-        raise unreadable()
-    return said
+def _parse_hex(text: object, length: int) -> str:
+    """Validate a cohort digest or signature in a reply: `length` hexadecimal digits, or an empty string."""
+    if not isinstance(text, str) or not re.fullmatch(rf"(?:[0-9a-f]{{{length}}})?", text):
+        raise invalid_reply()
+    return text

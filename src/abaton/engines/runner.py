@@ -1,9 +1,8 @@
-"""Driving a run: take what happened, write it down, ask the controller, do what it says.
+"""Run loop: append each event to the journal, call the controller, execute its instructions.
 
-What those who look on are told: which training was asked for, which update entered the mix, how stale it was.
-
-The controller's decisions follow from the journal, so nothing here is needed to resume a run. They are written as
-columns, so that a page with a hundred thousand events can be added up by the database.
+`ActivityRecorder` writes tasks and commits as plain columns in the transaction of their events, so that pages read sums
+from the database instead of replaying the journal. They are not needed to resume a run. Wall-clock time is stored there
+and not in the journal, whose bits must be reproducible.
 """
 
 from __future__ import annotations
@@ -12,88 +11,93 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from abaton.codecs import Downlink, Key, Pipeline
+from abaton.codecs import CodecKey, CodecPipeline, Downlink
 from abaton.controller import (
-    Arrived,
-    Cancel,
+    CancelTask,
     Commit,
     CommunityModel,
-    Evaluate,
+    ControllerState,
+    EvaluationReceived,
     Event,
-    Failed,
     Instruction,
-    Publish,
-    Retire,
-    Rules,
-    Scored,
-    State,
-    Tick,
-    Train,
-    Wake,
-    from_row,
-    step,
-    to_row,
+    PublishVersion,
+    RemoveLearner,
+    SetTimer,
+    StartEvaluation,
+    StartTraining,
+    Strategy,
+    TaskFailed,
+    TimerFired,
+    UpdateReceived,
+    event_from_row,
+    event_to_row,
+    transition,
 )
 from abaton.controller.aggregation import local_model
-from abaton.controller.evaluator_selection import evaluation
-from abaton.controller.state import from_plain, to_plain
-from abaton.engines.base import Engine, EvaluateTask, Task, TrainTask, Way
-from abaton.engines.checkpoint import Checkpoint, Checkpoints, Part, Saved
-from abaton.engines.replay import Replayed, Resumed
+from abaton.controller.evaluator_selection import evaluation_id
+from abaton.controller.state import from_json_value, to_json_value
+from abaton.engines.base import DeltaPath, Engine, EvaluateTask, Task, TrainTask
+from abaton.engines.checkpoint import Checkpoint, Checkpointed, Checkpoints, SavedState
+from abaton.engines.replay import ReplayedEngine, ResumePoint
 from abaton.errors import StoreError
-from abaton.kernels import Vector
-from abaton.learners import Signed
+from abaton.layout import Vector
+from abaton.learners import SignedModel
 from abaton.store import Journal, ModelRow
 from abaton.training import round_key
 
 
-class Onlooker:
-    """Notes decisions in a journal.
+class ActivityRecorder:
+    """Recorder of the controller's decisions in a journal.
 
     Args:
-        journal: of the run.
+        journal: the journal of the run.
     """
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
-        self._began: dict[str, float] = {}
+        self._started_at: dict[str, float] = {}
 
-    def tell(self, event: Event, instructions: Sequence[Instruction]) -> None:
-        """Note what the controller said at an event."""
+    def record(self, event: Event, instructions: Sequence[Instruction]) -> None:
+        """Record the controller's instructions for an event as activity in the runner's journal."""
         tasks: list[dict[str, Any]] = []
         commits: list[dict[str, Any]] = []
-        for one in instructions:
-            if isinstance(one, Commit):
-                commits.append(self._commit(one, event.at))
-            elif isinstance(one, Train):
-                self._began[one.task] = event.at
+        for instruction in instructions:
+            if isinstance(instruction, Commit):
+                commits.append(self._commit(instruction, event.timestamp))
+            elif isinstance(instruction, StartTraining):
+                self._started_at[instruction.task] = event.timestamp
                 tasks.append(
-                    {"learner": one.learner, "task": one.task, "version": one.version, "at": event.at}
+                    {
+                        "learner": instruction.learner,
+                        "task": instruction.task,
+                        "version": instruction.version,
+                        "timestamp": event.timestamp,
+                    }
                 )
-            elif isinstance(one, Cancel):
-                self._began.pop(one.task, None)
-        if isinstance(event, Failed):
-            self._began.pop(event.task, None)
+            elif isinstance(instruction, CancelTask):
+                self._started_at.pop(instruction.task, None)
+        if isinstance(event, TaskFailed):
+            self._started_at.pop(event.task, None)
         if tasks or commits:
-            self._journal.note(tasks, commits)
+            self._journal.record_activity(tasks, commits)
 
-    def _commit(self, commit: Commit, at: float) -> dict[str, Any]:
+    def _commit(self, commit: Commit, timestamp: float) -> dict[str, Any]:
         update = commit.update
-        began = self._began.pop(update.task, None)
-        if began is None:  # asked for before a checkpoint
-            began = self._journal.began(update.task)
+        started_at = self._started_at.pop(update.task, None)
+        if started_at is None:  # requested before a checkpoint
+            started_at = self._journal.task_started_at(update.task)
         return {
             "learner": update.learner,
             "task": update.task,
             "version": commit.version,
-            "began": update.at if began is None else began,
-            "arrived": update.at,
-            "uploading": update.metrics.get("upload", 0.0),
-            "at": at,
-            "size": update.size,
+            "started_at": update.timestamp if started_at is None else started_at,
+            "received_at": update.timestamp,
+            "upload_seconds": update.metrics.get("upload", 0.0),
+            "timestamp": timestamp,
+            "payload_bytes": update.payload_bytes,
             "steps": update.steps,
             "weight": commit.weight,
-            "missed": commit.missed,
+            "versions_missed": commit.versions_missed,
             "staleness": commit.staleness,
             "loss": update.metrics.get("loss"),
             "validation": commit.validation,
@@ -101,23 +105,23 @@ class Onlooker:
 
 
 Observer = Callable[[Vector], Mapping[str, float]]
-Watcher = Callable[[State, Event], None]
+Watcher = Callable[[ControllerState, Event], None]
 
-_RUN = "run"  # the part of a checkpoint that the driver itself knows
+_RUN = "run"  # the component of this loop in a checkpoint
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """How a run ended.
+class RunOutcome:
+    """Outcome of a run.
 
     Attributes:
         reason: why it ended.
-        version: the last version of the community model, and its digest.
-        seconds: how long it took by the engine's clock.
-        updates: how many updates arrived, and how many bytes they were.
+        version, digest: the last version of the community model, and its digest.
+        seconds: the duration by the engine's clock.
+        updates, bytes_up: the number of received updates, and their bytes.
         evaluations: how many times a model was sent to an evaluator.
-        bytes_down: how many bytes of models were sent for every update and every score that arrived.
-        shortened: how many updates reached too far and were shortened (`control.reach`).
+        bytes_down: bytes of the models sent for all received updates and evaluations.
+        clipped_updates: the number of updates that were clipped to the norm limit.
     """
 
     reason: str
@@ -128,66 +132,66 @@ class Outcome:
     bytes_up: int
     evaluations: int
     bytes_down: int
-    shortened: int = 0
+    clipped_updates: int = 0
 
 
-class Driver:
-    """Carries what happens from an engine to the controller, and what the controller says back to the engine.
+class RunLoop:
+    """Loop that passes events from an engine to the controller, and instructions back to the engine.
 
     Args:
-        rules: what the controller goes by.
-        community: the model that the updates are mixed into.
-        engine: what carries tasks, events and time.
-        journal: where every event is written first, with its payload; one that holds events is replayed.
-        observe: scores each published version; its numbers are stored with the version.
-        checkpoints: where to write, now and then, what a resumed run goes on from; for engines in real time.
-        downlink: how versions travel to learners; what they are then sent is each version, also here.
+        strategy: the settings of the controller.
+        community: the community model that updates are committed to.
+        engine: the engine that carries tasks and events.
+        journal: the journal that every event is appended to first; events it has already are replayed.
+        observe: evaluates each published version; its metrics are stored with the version.
+        checkpoints: where checkpoints of real-time engines are written.
+        downlink: the codec of versions sent to learners; the decoded version then is the version here too.
 
     Attributes:
-        parts: what a checkpoint holds besides what the driver knows, by name.
+        components: the components of a checkpoint besides the state of this loop, by name.
     """
 
     def __init__(
         self,
-        rules: Rules,
+        strategy: Strategy,
         community: CommunityModel,
         engine: Engine,
         journal: Journal,
         observe: Observer | None = None,
         checkpoints: Checkpoints | None = None,
-        downlink: Pipeline | None = None,
+        downlink: CodecPipeline | None = None,
     ) -> None:
-        self.rules, self.community, self.engine = rules, community, engine
+        self.strategy, self.community, self.engine = strategy, community, engine
         self.journal, self.observe, self.checkpoints = journal, observe, checkpoints
-        self.parts: dict[str, Part] = {"mix": community}
-        self.state = State()
+        self.components: dict[str, Checkpointed] = {"community_model": community}
+        self.state = ControllerState()
         self._digest, self._updates, self._bytes_up, self._evaluations = "", 0, 0, 0
         self._bytes_down = 0
-        self._down = None if downlink is None else Downlink(downlink, community.layout, community.vector)
-        if self._down is not None:
-            self.parts["downlink"] = self._down
-        self._starts: dict[str, tuple[Train, Vector]] = {}
+        self._downlink = None if downlink is None else Downlink(downlink, community.layout, community.vector)
+        if self._downlink is not None:
+            self.components["downlink"] = self._downlink
+        self._starts: dict[str, tuple[StartTraining, Vector]] = {}
         self._timers: dict[str, float] = {}
-        self._restored = False
-        self._sent: dict[str, Vector] = {}
-        self._onlooker = Onlooker(journal)
+        self._is_restored = False
+        self._decoded_models: dict[str, Vector] = {}
+        self._activity_recorder = ActivityRecorder(journal)
 
-    def run(self, watch: Watcher | None = None) -> Outcome:
-        """Run to the end; `watch` hears of every event."""
-        if not self._restored:
+    def run(self, watch: Watcher | None = None) -> RunOutcome:
+        """Run the loop between engine and controller to the end; `watch` is called for every event."""
+        if not self._is_restored:
             self._publish(0)
-        while self.state.stopped is None:
-            happened = self.engine.events()
-            if not happened:
-                self.state = self.state._replace(stopped="nothing more can happen")
-            for event in happened:
+        while self.state.stop_reason is None:
+            events = self.engine.events()
+            if not events:
+                self.state = self.state._replace(stop_reason="no further event can occur")
+            for event in events:
                 self._handle(event)
                 if watch:
                     watch(self.state, event)
             self._offer_checkpoint()
         self.journal.flush()
-        return Outcome(
-            self.state.stopped,
+        return RunOutcome(
+            self.state.stop_reason,
             self.state.version,
             self._digest,
             self.engine.now(),
@@ -195,165 +199,182 @@ class Driver:
             self._bytes_up,
             self._evaluations,
             self._bytes_down,
-            self.community.reach.shortened,
+            self.community.norm_bound.clipped_updates,
         )
 
     @property
-    def newest(self) -> Vector:
-        """The newest version, as everybody holds it."""
-        return self.community.vector if self._down is None else self._down.model
+    def latest(self) -> Vector:
+        """Latest version of the community model in the run loop, as learners have it."""
+        return self.community.vector if self._downlink is None else self._downlink.model
 
-    def go_on(self, made: Checkpoint | None = None) -> None:
-        """Tell the journal's events first, all or those after a checkpoint, and then go on with what has no answer.
+    def resume(self, checkpoint: Checkpoint | None = None) -> None:
+        """Resume the run loop: replay the journal, all or after a checkpoint, and continue with the open tasks.
 
         Raises:
-            StoreError: The checkpoint is not one of this journal, or not one that can be gone on from. The driver is
-                of no use then.
+            StoreError: The checkpoint belongs to another journal or is incomplete. The run loop must then be discarded.
         """
-        journal, resumed = self.journal, Resumed()
-        told = journal.skip(made.events, made.mark) if made else journal.skip()
-        if made is not None:
+        journal, resume_point = self.journal, ResumePoint()
+        rows = journal.skip(checkpoint.events, checkpoint.last_event_digest) if checkpoint else journal.skip()
+        if checkpoint is not None:
             try:
-                resumed = self._restore(made)
+                resume_point = self._restore(checkpoint)
             except (LookupError, TypeError, ValueError, AttributeError) as error:
-                raise StoreError("the checkpoint does not hold what this run needs") from error
-        self.engine = Replayed(self.engine, (from_row(*row) for row in told), resumed)
+                raise StoreError("the checkpoint lacks state that this run needs") from error
+        self.engine = ReplayedEngine(self.engine, (event_from_row(*row) for row in rows), resume_point)
 
-    def _restore(self, made: Checkpoint) -> Resumed:
-        """Take over what a checkpoint holds; what was open then."""
-        if made.parts.keys() != {_RUN, *self.parts}:
-            raise ValueError("parts")
-        for name, part in self.parts.items():
-            part.load(made.parts[name])
-        about, starts = made.parts[_RUN]
-        self.state = from_plain(about["state"])
-        self._digest, self._updates, self._bytes_up, self._evaluations, self._bytes_down = about["counts"]
-        self._timers = dict(about["timers"])
+    def _restore(self, checkpoint: Checkpoint) -> ResumePoint:
+        """Restore the state of the run loop from a checkpoint; return the work that was open."""
+        if checkpoint.components.keys() != {_RUN, *self.components}:
+            raise ValueError("components")
+        for name, component in self.components.items():
+            component.load(checkpoint.components[name])
+        values, starts = checkpoint.components[_RUN]
+        self.state = from_json_value(values["state"])
+        self._digest, self._updates, self._bytes_up, self._evaluations, self._bytes_down = values["counts"]
+        self._timers = dict(values["timers"])
         vectors = {int(version): starts[version] for version in starts}
-        vectors[self.state.version] = self.newest
-        for train in map(from_plain, about["trains"]):
+        vectors[self.state.version] = self.latest
+        for train in map(from_json_value, values["open_trainings"]):
             self._starts[train.task] = (train, vectors[train.version])
-        self.journal.take_up(self.state.version, self._digest)
-        self.engine.tell(self.state.committed)
-        self._restored = True
-        return Resumed(about["at"], tuple(self._open_tasks()), self._timers)
+        self.journal.resume_after(self.state.version, self._digest)
+        self.engine.broadcast_progress(self.state.committed_steps)
+        self._is_restored = True
+        return ResumePoint(values["timestamp"], tuple(self._open_tasks()), self._timers)
 
     def _open_tasks(self) -> Iterator[Task]:
-        for task, begun in self._starts.items():
-            if task in self.state.open:
-                yield self._training(*begun)
-        for task, made in self.state.scoring.items():
-            for evaluator in sorted(made.waiting):
-                yield self._evaluating(evaluation(task, evaluator), evaluator, task, made.update)
+        for task, (train, start) in self._starts.items():
+            if task in self.state.open_tasks:
+                yield self._train_task(train, start)
+        for task, contribution in self.state.awaiting_evaluation.items():
+            for evaluator in sorted(contribution.pending_evaluators):
+                yield self._evaluate_task(
+                    evaluation_id(task, evaluator), evaluator, task, contribution.update
+                )
 
     def _offer_checkpoint(self) -> None:
         journal = self.journal
-        if self.checkpoints is not None and journal.length >= journal.known and self.state.stopped is None:
+        if (
+            self.checkpoints is not None
+            and journal.length >= journal.stored_events
+            and self.state.stop_reason is None
+        ):
             self.checkpoints.offer(journal.length, self._checkpoint)
 
     def _checkpoint(self) -> Checkpoint:
         self.journal.flush()
-        parts = {name: part.save() for name, part in self.parts.items()}
-        return Checkpoint(self.journal.length, self.journal.mark(), {_RUN: self._save(), **parts})
+        components = {name: component.save() for name, component in self.components.items()}
+        return Checkpoint(
+            self.journal.length, self.journal.last_event_digest(), {_RUN: self._save(), **components}
+        )
 
-    def _save(self) -> Saved:
-        """What the driver itself knows: the controller's state, counts, timers, and what tasks started from."""
-        about = {
-            "at": self.engine.now(),
-            "state": to_plain(self.state),
+    def _save(self) -> SavedState:
+        """Return the state of the run loop: the controller's state, counters, timers, and the start models of tasks."""
+        values = {
+            "timestamp": self.engine.now(),
+            "state": to_json_value(self.state),
             "counts": [self._digest, self._updates, self._bytes_up, self._evaluations, self._bytes_down],
             "timers": self._timers,
-            "trains": [to_plain(train) for train, _ in self._starts.values()],
+            "open_trainings": [to_json_value(train) for train, _ in self._starts.values()],
         }
-        newest = self.state.version
-        starts = {str(t.version): start for t, start in self._starts.values() if t.version != newest}
-        return about, starts
+        version = self.state.version
+        starts = {
+            str(train.version): start for train, start in self._starts.values() if train.version != version
+        }
+        return values, starts
 
-    def _training(self, train: Train, start: Vector) -> TrainTask:
-        way = None if self._down is None else Way(train.version, start, self._down.lately)
-        return TrainTask(train.task, train.learner, train.version, start, train.settings, way)
+    def _train_task(self, train: StartTraining, start: Vector) -> TrainTask:
+        delta_path = (
+            None if self._downlink is None else DeltaPath(train.version, start, self._downlink.recent_deltas)
+        )
+        return TrainTask(train.task, train.learner, train.version, start, train.settings, delta_path)
 
-    def _evaluating(self, key: str, evaluator: str, task: str, update: Arrived) -> EvaluateTask:
-        model, way, (train, start) = self._model(task, update), None, self._starts[task]
-        if self._down is not None:
+    def _evaluate_task(self, task_id: str, evaluator: str, task: str, update: UpdateReceived) -> EvaluateTask:
+        model, delta_path, (train, start) = self._model(task, update), None, self._starts[task]
+        if self._downlink is not None:
             payload = self.journal.payloads.get(update.payload)
-            way = Way(train.version, start, self._down.lately, update.learner, payload)
-        signed = Signed(update.learner, train.version, update.signature) if update.signature else None
-        return EvaluateTask(key, evaluator, model, way, signed)
+            delta_path = DeltaPath(
+                train.version, start, self._downlink.recent_deltas, update.learner, payload
+            )
+        signed_model = (
+            SignedModel(update.learner, train.version, update.signature) if update.signature else None
+        )
+        return EvaluateTask(task_id, evaluator, model, delta_path, signed_model)
 
     def _handle(self, event: Event) -> None:
-        self.journal.append(*to_row(event))
-        if isinstance(event, Arrived):
+        self.journal.append(*event_to_row(event))
+        if isinstance(event, UpdateReceived):
             self._updates += 1
-            self._bytes_up += event.size
-        if isinstance(event, Arrived | Scored):
-            self._bytes_down += event.down
+            self._bytes_up += event.payload_bytes
+        if isinstance(event, UpdateReceived | EvaluationReceived):
+            self._bytes_down += event.downlink_bytes
         before = self.state
-        self.state, instructions = step(self.rules, self.state, event)
-        self._onlooker.tell(event, instructions)
-        self._act(instructions, event)
-        if isinstance(event, Tick):
+        self.state, instructions = transition(self.strategy, self.state, event)
+        self._activity_recorder.record(event, instructions)
+        self._execute(instructions, event)
+        if isinstance(event, TimerFired):
             self._timers.pop(event.name, None)
-        if isinstance(event, Failed) and event.task in before.open:
+        if isinstance(event, TaskFailed) and event.task in before.open_tasks:
             self._starts.pop(event.task, None)
-        if self.state.committed != before.committed:
-            self.engine.tell(self.state.committed)
+        if self.state.committed_steps != before.committed_steps:
+            self.engine.broadcast_progress(self.state.committed_steps)
 
-    def _act(self, instructions: Iterable[Instruction], event: Event) -> None:
+    def _execute(self, instructions: Iterable[Instruction], event: Event) -> None:
         tasks: list[Task] = []
         for instruction in instructions:
             match instruction:
-                case Train(task):
-                    self._starts[task] = (instruction, self.newest)
-                    tasks.append(self._training(instruction, self.newest))
-                case Evaluate(task, learner, model):
-                    assert isinstance(event, Arrived)
+                case StartTraining(task):
+                    self._starts[task] = (instruction, self.latest)
+                    tasks.append(self._train_task(instruction, self.latest))
+                case StartEvaluation(task, learner, model):
+                    assert isinstance(event, UpdateReceived)
                     self._evaluations += 1
-                    tasks.append(self._evaluating(task, learner, model, event))
+                    tasks.append(self._evaluate_task(task, learner, model, event))
                 case Commit(update, version, weight):
                     _, start = self._starts.pop(update.task)
-                    self._sent.pop(update.task, None)
-                    key = self._key(version, update.learner)
+                    self._decoded_models.pop(update.task, None)
+                    key = self._codec_key(version, update.learner)
                     self.community.commit(weight, start, self.journal.payloads.get(update.payload), key)
-                case Publish(version):
-                    self._send_down(self.community.publish())
+                case PublishVersion(version):
+                    self._encode_downlink(self.community.publish())
                     self._publish(version)
-                case Retire(learner):
-                    self.community.retire(learner)
-                case Wake(name, at):
-                    self._timers[name] = at
-                    self.engine.set_timer(name, at)
-                case Cancel(task):
+                case RemoveLearner(learner):
+                    self.community.remove_learner(learner)
+                case SetTimer(name, timestamp):
+                    self._timers[name] = timestamp
+                    self.engine.set_timer(name, timestamp)
+                case CancelTask(task):
                     self._starts.pop(task, None)
-                    self._sent.pop(task, None)
+                    self._decoded_models.pop(task, None)
                     self.engine.cancel(task)
-        if tasks and self.engine.real:
+        if tasks and self.engine.is_real_time:
             self.journal.flush()
         self.engine.submit(tasks)
 
-    def _model(self, task: str, event: Arrived) -> Vector:
-        """The model that a learner sent, made once for all its evaluators."""
-        if task not in self._sent:
+    def _model(self, task: str, event: UpdateReceived) -> Vector:
+        """Return the model that a learner sent to the run loop, decoded once for all its evaluators."""
+        if task not in self._decoded_models:
             train, start = self._starts[task]
             payload = self.journal.payloads.get(event.payload)
-            key = self._key(train.version, event.learner)
-            self._sent[task] = local_model(self.community.codec, self.community.layout, start, payload, key)
-        return self._sent[task]
+            key = self._codec_key(train.version, event.learner)
+            self._decoded_models[task] = local_model(
+                self.community.codec, self.community.layout, start, payload, key
+            )
+        return self._decoded_models[task]
 
-    def _key(self, version: int, learner: str) -> Key:
-        return Key(round_key(self.rules.seed, version), learner)
+    def _codec_key(self, version: int, learner: str) -> CodecKey:
+        return CodecKey(round_key(self.strategy.seed, version), learner)
 
-    def _send_down(self, mix: Vector) -> None:
-        """Make of a mix what everybody will hold of it."""
-        if self._down is not None:
-            self._down.publish(mix, lambda version: round_key(self.rules.seed, version))
+    def _encode_downlink(self, aggregate: Vector) -> None:
+        """Encode the run loop's new aggregate for the downlink."""
+        if self._downlink is not None:
+            self._downlink.publish(aggregate, lambda version: round_key(self.strategy.seed, version))
 
     def _publish(self, version: int) -> None:
-        vector = self.newest
-        self._digest = self.journal.keep_model(version, vector, self.community.layout.digest)
+        vector = self.latest
+        self._digest = self.journal.store_model(version, vector, self.community.layout.digest)
         if not self.journal.is_published(version, self._digest):
             metrics = dict(self.observe(vector)) if self.observe else {}
-            if self.rules.privacy is not None:
-                metrics["epsilon"] = self.rules.privacy.spent(self.state)
+            if self.strategy.privacy is not None:
+                metrics["epsilon"] = self.strategy.privacy.spent(self.state)
             row = ModelRow(version, self.engine.now(), self._digest, metrics)
             self.journal.publish(row, updates=self._updates, size=self._bytes_up)

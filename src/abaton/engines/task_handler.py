@@ -1,10 +1,9 @@
-"""The worker: how a learner answers a task, whatever carries it.
+"""Handling of one task by a learner, for every engine.
 
-In this order: the site's policy is asked whether the task is admitted; an answer that is on the site's disk already is
-given again; the learner hears that a task begins, and may refuse; it trains or evaluates; the policy is asked whether
-the answer is let go of; what the learner keeps and the answer are written down together; the answer leaves. Whatever
-goes wrong on the way is told by one of a few fixed words, its reason goes to the site's own log, and the learner keeps
-what it kept before.
+Steps: the site's policy admits the task; a reply that is stored already is returned again; the learner accepts the
+task or refuses it; it trains or evaluates; the policy releases the reply; the learner's state and the reply are
+written together; the reply is sent. A failure is reported as a code, its reason is logged at the site, and the
+learner's state is restored.
 """
 
 from __future__ import annotations
@@ -15,73 +14,73 @@ import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from abaton.engines.base import EvaluateTask, Said, Task, TrainTask, word_for
-from abaton.engines.site_state import SiteState
+from abaton.engines.base import CodedFailureError, EvaluateTask, Task, TrainTask, code_for
+from abaton.engines.site_state import LearnerDiskState
 from abaton.errors import AbatonError
-from abaton.kernels import Vector
-from abaton.learners import Learner, Reply, Request, Update, Watch
-from abaton.learners.learner import ALONE
+from abaton.layout import Vector
+from abaton.learners import Learner, LearnerUpdate, SiteReply, SiteRequest, TrainingMonitor
+from abaton.learners.learner import NO_MONITOR
 
 _LOG = logging.getLogger(__name__)
-_LOG.addHandler(logging.NullHandler())  # what is told here is the site's: it goes where the site lets logs go
+_LOG.addHandler(logging.NullHandler())  # the site decides where its log is written
 
 
-class Worker:
-    """Answers tasks for one learner.
+class TaskHandler:
+    """Handler of one learner's tasks.
 
     Args:
-        learner: who trains and evaluates; its policy is the site's.
-        state: where it keeps what must survive, and its last answer.
-        now: the time that the learner hears when a task begins.
+        learner: the learner that trains and evaluates, with its site's policy.
+        state: the disk state of the learner, with its last reply.
+        now: the time that the learner is given when a task starts.
     """
 
     def __init__(
-        self, learner: Learner, state: SiteState | None = None, now: Callable[[], float] = time.time
+        self, learner: Learner, state: LearnerDiskState | None = None, now: Callable[[], float] = time.time
     ) -> None:
         self.learner, self._state, self._now = learner, state, now
 
-    def answer(self, task: Task, watch: Watch = ALONE) -> Reply:
-        """Do a task from beginning to end; what went wrong is an answer, too."""
+    def handle(self, task: Task, monitor: TrainingMonitor = NO_MONITOR) -> SiteReply:
+        """Handle a task and return its reply; a failure is a reply with a code."""
         try:
-            return self.do(task, watch)
+            return self.run(task, monitor)
         except Exception as error:
-            return Reply({"key": task.key, "reason": told(error)})
+            return SiteReply({"task_id": task.task_id, "reason": failure_code(error)})
 
-    def do(self, task: Task, watch: Watch = ALONE) -> Reply:
-        """Do a task from beginning to end; what goes wrong is raised, for an engine that shares the learner's place."""
-        known = self.begin(task)
-        if known is not None:
-            return known
-        before = self.learner.kept
+    def run(self, task: Task, monitor: TrainingMonitor = NO_MONITOR) -> SiteReply:
+        """Handle a task and return its reply; raise on failure, for engines in the learner's process."""
+        stored_reply = self.begin(task)
+        if stored_reply is not None:
+            return stored_reply
+        before = self.learner.local_state
         try:
-            made = done(self.learner, task, watch)
+            reply = handle_task(self.learner, task, monitor)
         except BaseException:
             self.learner.restore(before)
             raise
-        return self.finish(task, made, before)
+        return self.finish(task, reply, before)
 
-    def begin(self, task: Task) -> Reply | None:
-        """Let the site and its learner accept a task; the answer, if it is written down already."""
-        learner, state, training = self.learner, self._state, isinstance(task, TrainTask)
-        learner.policy.admits(asked(task))
+    def begin(self, task: Task) -> SiteReply | None:
+        """Begin to handle a task: let site and learner accept it; return the reply if it is stored already."""
+        learner, state, is_training = self.learner, self._state, isinstance(task, TrainTask)
+        learner.policy.admit(to_site_request(task))
         if state is not None:
-            known = state.answered(task.key) if training else None
+            stored_reply = state.stored_reply(task.task_id) if is_training else None
             state.refresh(learner)
-            if known is not None:
-                return learner.policy.releases(asked(task), known)
-        learner.begin(self._now(), task.version if isinstance(task, TrainTask) else None)
+            if stored_reply is not None:
+                return learner.policy.release(to_site_request(task), stored_reply)
+        learner.on_task_start(self._now(), task.version if isinstance(task, TrainTask) else None)
         return None
 
-    def finish(self, task: Task, made: Reply, before: Mapping[str, Vector]) -> Reply:
-        """Let the site let go of an answer, and write it down first.
+    def finish(self, task: Task, reply: SiteReply, before: Mapping[str, Vector]) -> SiteReply:
+        """Finish handling a task: let the site release the reply, and store it first.
 
         Args:
-            task: what was asked.
-            made: the answer; the learner keeps what it left.
-            before: what the learner kept before, and keeps again if the answer does not leave.
+            task: the task.
+            reply: the reply; the learner has the state after the task.
+            before: the learner's state before the task, restored if the reply is not released.
         """
         try:
-            released = self.learner.policy.releases(asked(task), made)
+            released = self.learner.policy.release(to_site_request(task), reply)
             if self._state is not None and isinstance(task, TrainTask):
                 self._state.save(self.learner, released)
         except BaseException:
@@ -90,36 +89,38 @@ class Worker:
         return released
 
 
-def done(learner: Learner, task: Task, watch: Watch = ALONE) -> Reply:
-    """Train or evaluate."""
+def handle_task(learner: Learner, task: Task, monitor: TrainingMonitor = NO_MONITOR) -> SiteReply:
+    """Handle a task by training or evaluating with the learner."""
     if isinstance(task, EvaluateTask):
-        return Reply({"key": task.key, "score": learner.evaluate(task.model)})
-    made = learner.train(task.key, task.version, task.model, task.settings, watch)
-    return update_reply(learner, task, made)
+        return SiteReply({"task_id": task.task_id, "counts": learner.evaluate(task.model)})
+    update = learner.train(task.task_id, task.version, task.model, task.settings, monitor)
+    return update_reply(learner, task, update)
 
 
-def update_reply(learner: Learner, task: TrainTask, made: Update) -> Reply:
-    """The answer that an update is."""
-    about = {"key": task.key, "steps": made.steps, "loss": made.loss, "score": made.score}
-    return Reply({**about, "examples": learner.size(task.settings), "cohort": learner.cohort}, made.payload)
+def update_reply(learner: Learner, task: TrainTask, update: LearnerUpdate) -> SiteReply:
+    """Return a trained update as the reply of the task handler."""
+    header = {"task_id": task.task_id, "steps": update.steps, "loss": update.loss, "counts": update.counts}
+    return SiteReply(
+        {**header, "examples": learner.size(task.settings), "cohort": learner.cohort}, update.payload
+    )
 
 
-def asked(task: Task) -> Request:
-    """A task as a site's policy sees it."""
+def to_site_request(task: Task) -> SiteRequest:
+    """Return a task as the request that the task handler submits to the site's policy."""
     if isinstance(task, EvaluateTask):
-        return Request("evaluate", task.key, model=task.model, signed=task.signed)
-    return Request("train", task.key, task.version, task.settings, task.model)
+        return SiteRequest("evaluate", task.task_id, model=task.model, signed_model=task.signed_model)
+    return SiteRequest("train", task.task_id, task.version, task.settings, task.model)
 
 
-def told(error: Exception) -> str:
-    """The fixed word for an error, whose reason goes to the site's own log and no further."""
+def failure_code(error: Exception) -> str:
+    """Return the failure code of an error in handling a task, and log its reason at the site."""
     if isinstance(error, AbatonError):
-        _LOG.warning("%s", error)  # errors of ours hold no content
-    elif not isinstance(error, Said):
-        _LOG.error("%s at %s", type(error).__name__, _place(error))  # the text of others may
-    return word_for(error)
+        _LOG.warning("%s", error)  # texts of Abaton's errors contain no data
+    elif not isinstance(error, CodedFailureError):
+        _LOG.error("%s at %s", type(error).__name__, _location(error))  # texts of other errors may
+    return code_for(error)
 
 
-def _place(error: Exception) -> str:
+def _location(error: Exception) -> str:
     frame = traceback.extract_tb(error.__traceback__)[-1]
     return f"{Path(frame.filename).name}:{frame.lineno}"

@@ -1,11 +1,11 @@
-"""The ledger of a real engine: which tasks wait and are under way, who died over one, who is gone, which bells ring.
+"""Task queue of a real-time engine: waiting and running tasks, lost processes and timers.
 
 Invariants:
-(1) every task that was taken on ends in one event, unless it is cancelled before it begins;
-(2) a learner does one training and one evaluation at a time;
-(3) a learner that dies over tasks more than `MOST_DEATHS` times in a row is gone: its tasks fail, and if it was
-    training it has left;
-(4) time that a task was given to train does not try patience.
+(1) every accepted task ends in one event, unless it is cancelled before it starts;
+(2) a learner has at most one training and one evaluation at a time;
+(3) a role whose process is lost more than `MAX_DEATHS` times in a row is given up: its tasks fail, and if it was
+    training, the learner has left;
+(4) the time budget of a training does not count towards `answer_timeout`.
 """
 
 from __future__ import annotations
@@ -15,84 +15,87 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice
 
-from abaton.controller import Event, Failed, Joined, Left, Tick
-from abaton.engines.base import GONE, EvaluateTask, Task, TrainTask
+from abaton.controller import Event, LearnerJoined, LearnerLeft, TaskFailed, TimerFired
+from abaton.engines.base import LEARNER_GONE, EvaluateTask, Task, TrainTask
 from abaton.learners import Learner
 
-MOST_DEATHS = 3
+MAX_DEATHS = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Duty:
-    """One of the two things a learner can do at a time.
+class TaskRole:
+    """Role of a learner: training or evaluation.
 
-    >>> Duty("north", evaluates=True)
-    Duty(learner='north', evaluates=True)
+    >>> TaskRole("north", evaluates=True)
+    TaskRole(learner='north', evaluates=True)
     """
 
     learner: str
     evaluates: bool
 
 
-def duty_of(task: Task) -> Duty:
-    """Which of the two a task is."""
-    return Duty(task.learner, isinstance(task, EvaluateTask))
+def role_of_task(task: Task) -> TaskRole:
+    """Return the role in whose queue a task waits: training or evaluation by a learner."""
+    return TaskRole(task.learner, isinstance(task, EvaluateTask))
 
 
-def time_given(task: Task) -> float:
-    """Seconds that a task may take before anybody waits for it."""
-    return task.settings.budget if isinstance(task, TrainTask) else 0.0
+def task_timeout(task: Task) -> float:
+    """Return the seconds that a queued task may take before its timeout starts."""
+    return task.settings.time_budget_seconds if isinstance(task, TrainTask) else 0.0
 
 
 class Timers:
-    """Bells that were asked for.
+    """Requested timers.
 
     >>> timers = Timers()
-    >>> timers.set("late", 2.0); timers.set("early", 1.0)
-    >>> timers.next, [tick.name for tick in timers.due(3.0)], bool(timers)
-    (1.0, ['early', 'late'], False)
+    >>> timers.set("second", 2.0); timers.set("first", 1.0)
+    >>> timers.next, [event.name for event in timers.due(3.0)], bool(timers)
+    (1.0, ['first', 'second'], False)
     """
 
     def __init__(self) -> None:
-        self._at: dict[str, float] = {}
+        self._timestamps: dict[str, float] = {}
 
     def __bool__(self) -> bool:
-        return bool(self._at)
+        return bool(self._timestamps)
 
-    def set(self, name: str, at: float) -> None:
-        """Ask for a tick at a time."""
-        self._at[name] = at
+    def set(self, name: str, timestamp: float) -> None:
+        """Add a timer to the queue of timers."""
+        self._timestamps[name] = timestamp
 
     @property
     def next(self) -> float:
-        """When the next one rings."""
-        return min(self._at.values(), default=float("inf"))
+        """Time of the next timer in the queue of timers."""
+        return min(self._timestamps.values(), default=float("inf"))
 
-    def due(self, now: float) -> list[Tick]:
-        """The ticks whose time has come, in their order."""
-        names = sorted((name for name, at in self._at.items() if at <= now), key=self._at.__getitem__)
-        for name in names:
-            del self._at[name]
-        return [Tick(now, name) for name in names]
+    def due(self, now: float) -> list[TimerFired]:
+        """Remove the due timers from the queue of timers and return their events in order."""
+        due = sorted(
+            (name for name, timestamp in self._timestamps.items() if timestamp <= now),
+            key=self._timestamps.__getitem__,
+        )
+        for name in due:
+            del self._timestamps[name]
+        return [TimerFired(now, name) for name in due]
 
 
 @dataclass(slots=True)
-class _Page:
-    """What one duty of a learner has to do."""
+class _RoleQueue:
+    """Tasks of one role of a learner."""
 
     waiting: dict[str, Task] = field(default_factory=dict)
     task: Task | None = None
-    since: float = 0.0
+    started_at: float = 0.0
     deaths: int = 0
 
 
-class Ledger:
-    """Keeps count for an engine in wall-clock time.
+class TaskQueue:
+    """Task queue for an engine in wall-clock time.
 
     Args:
-        learners: who takes part; all of them have joined.
-        groups: which group each learner belongs to.
-        patience: seconds after which a task without an answer is given up.
+        learners: the participants; all of them have joined.
+        groups: the group of each learner.
+        answer_timeout: seconds after which a task without a reply fails.
         clock: the time in seconds.
     """
 
@@ -100,134 +103,136 @@ class Ledger:
         self,
         learners: Mapping[str, Learner],
         groups: Mapping[str, str] | None,
-        patience: float,
+        answer_timeout: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.patience, self._clock, self._began = patience, clock, clock()
+        self.answer_timeout, self._clock, self._started_at = answer_timeout, clock, clock()
         self.timers = Timers()
-        self._pages = {Duty(name, role): _Page() for role in (True, False) for name in learners}
-        self._ready: dict[bool, dict[Duty, None]] = {True: {}, False: {}}
-        self._busy: dict[Duty, _Page] = {}
-        self._seen: dict[str, Duty] = {}
+        self._queues = {
+            TaskRole(name, evaluates): _RoleQueue() for evaluates in (True, False) for name in learners
+        }
+        self._ready: dict[bool, dict[TaskRole, None]] = {True: {}, False: {}}
+        self._busy: dict[TaskRole, _RoleQueue] = {}
+        self._seen: dict[str, TaskRole] = {}
         groups = groups or {}
-        self._happened: list[Event] = [
-            Joined(0.0, name, learner.declared, groups.get(name, ""), learner.labels)
+        self._events: list[Event] = [
+            LearnerJoined(0.0, name, learner.declared_examples, groups.get(name, ""), learner.labels)
             for name, learner in learners.items()
         ]
 
     def now(self) -> float:
-        """Seconds since the engine was started."""
-        return self._clock() - self._began
+        """Return the seconds since the task queue was created, the clock of its engine."""
+        return self._clock() - self._started_at
 
-    # ---- what is to be done -------------------------------------------------------------------------------------
+    # ---- tasks to run -------------------------------------------------------------------------------------------
 
-    def take_on(self, tasks: Sequence[Task]) -> None:
-        """Let tasks wait for their learner; one that was taken on before counts once."""
+    def add(self, tasks: Sequence[Task]) -> None:
+        """Add tasks to the queues of their learners; a task that was queued before is ignored."""
         for task in tasks:
-            if task.key in self._seen:
+            if task.task_id in self._seen:
                 continue
-            duty = self._seen[task.key] = duty_of(task)
-            page = self._pages.get(duty)
-            if page is None or page.deaths > MOST_DEATHS:
-                self.fail(task, GONE)
+            role = self._seen[task.task_id] = role_of_task(task)
+            queue = self._queues.get(role)
+            if queue is None or queue.deaths > MAX_DEATHS:
+                self.fail(task, LEARNER_GONE)
             else:
-                page.waiting[task.key] = task
-                self._line_up(duty)
+                queue.waiting[task.task_id] = task
+                self._update_ready(role)
 
-    def cancel(self, key: str) -> None:
-        """Forget a task that has not begun."""
-        duty = self._seen.get(key)
-        if duty in self._pages:
-            self._pages[duty].waiting.pop(key, None)
-            self._line_up(duty)
+    def cancel(self, task_id: str) -> None:
+        """Remove a task that has not started from the task queue."""
+        role = self._seen.get(task_id)
+        if role in self._queues:
+            self._queues[role].waiting.pop(task_id, None)
+            self._update_ready(role)
 
-    def ready(self, most: int | None = None) -> Iterator[Task]:
-        """One task of each duty that is free, at most so many; evaluations first: they are short, and commits wait."""
-        for duty in list(islice(chain(self._ready[True], self._ready[False]), most)):
-            yield next(iter(self._pages[duty].waiting.values()))
+    def ready(self, limit: int | None = None) -> Iterator[Task]:
+        """Yield one queued task of each free role, up to `limit`; evaluations first, because commits wait for them."""
+        for role in list(islice(chain(self._ready[True], self._ready[False]), limit)):
+            yield next(iter(self._queues[role].waiting.values()))
 
-    def next(self, duty: Duty) -> Task | None:
-        """What a duty has to do next, if it is free."""
-        page = self._pages[duty]
-        return None if page.task is not None else next(iter(page.waiting.values()), None)
+    def next(self, role: TaskRole) -> Task | None:
+        """Return the next task in a role's queue if the role is free."""
+        queue = self._queues[role]
+        return None if queue.task is not None else next(iter(queue.waiting.values()), None)
 
     def begin(self, task: Task) -> None:
-        """Write down that a task is under way."""
-        duty, page = duty_of(task), self._pages[duty_of(task)]
-        page.waiting.pop(task.key)
-        page.task, page.since = task, self.now()
-        self._busy[duty] = page
-        self._line_up(duty)
+        """Record in the task queue that a task is running."""
+        role, queue = role_of_task(task), self._queues[role_of_task(task)]
+        queue.waiting.pop(task.task_id)
+        queue.task, queue.started_at = task, self.now()
+        self._busy[role] = queue
+        self._update_ready(role)
 
-    def _line_up(self, duty: Duty) -> None:
-        page, line = self._pages[duty], self._ready[duty.evaluates]
-        if page.task is None and page.waiting:
-            line[duty] = None
+    def _update_ready(self, role: TaskRole) -> None:
+        queue, ready = self._queues[role], self._ready[role.evaluates]
+        if queue.task is None and queue.waiting:
+            ready[role] = None
         else:
-            line.pop(duty, None)
+            ready.pop(role, None)
 
-    # ---- what became of it --------------------------------------------------------------------------------------
+    # ---- ends of tasks ------------------------------------------------------------------------------------------
 
-    def under_way(self, duty: Duty) -> Task | None:
-        """What a duty is at."""
-        return self._pages[duty].task
+    def current_task(self, role: TaskRole) -> Task | None:
+        """Return the running task of a role of the task queue."""
+        return self._queues[role].task
 
     def end(self, task: Task, event: Event) -> None:
-        """Write down what became of a task, whether it had begun or not."""
-        duty, page = duty_of(task), self._pages.get(duty_of(task))
-        if page is not None:
-            page.waiting.pop(task.key, None)
-            if page.task is task:
-                page.task, page.deaths = None, 0
-                del self._busy[duty]
-            self._line_up(duty)
-        self._happened.append(event)
+        """Record in the task queue the event that ends a task, whether it had started or not."""
+        role, queue = role_of_task(task), self._queues.get(role_of_task(task))
+        if queue is not None:
+            queue.waiting.pop(task.task_id, None)
+            if queue.task is task:
+                queue.task, queue.deaths = None, 0
+                del self._busy[role]
+            self._update_ready(role)
+        self._events.append(event)
 
     def fail(self, task: Task, reason: str) -> None:
-        """Write down that a task has failed."""
-        self.end(task, Failed(self.now(), task.learner, task.key, reason))
+        """Record in the task queue that a task has failed."""
+        self.end(task, TaskFailed(self.now(), task.learner, task.task_id, reason))
 
-    def lost(self, duty: Duty, reason: str) -> bool:
-        """Write down that whoever did a duty has died or was given up; whether the learner is gone."""
-        page = self._pages[duty]
-        task, deaths = page.task, page.deaths + 1
+    def record_loss(self, role: TaskRole, reason: str) -> bool:
+        """Record in the task queue that the process of a role was lost; return whether the role is given up."""
+        queue = self._queues[role]
+        task, deaths = queue.task, queue.deaths + 1
         if task is not None:
             self.fail(task, reason)
-        page.deaths = deaths
-        if deaths <= MOST_DEATHS:
+        queue.deaths = deaths
+        if deaths <= MAX_DEATHS:
             return False
-        for waiting in list(page.waiting.values()):
-            self.fail(waiting, GONE)
-        if not duty.evaluates:
-            self._happened.append(Left(self.now(), duty.learner))
+        for waiting in list(queue.waiting.values()):
+            self.fail(waiting, LEARNER_GONE)
+        if not role.evaluates:
+            self._events.append(LearnerLeft(self.now(), role.learner))
         return True
 
-    def late(self) -> list[Duty]:
-        """Whose answer has been waited for too long."""
+    def overdue_roles(self) -> list[TaskRole]:
+        """Return the roles of the task queue whose task has timed out."""
         now = self.now()
-        return [duty for duty, page in self._busy.items() if now > self._end(page)]
+        return [role for role, queue in self._busy.items() if now > self._timeout_at(queue)]
 
-    def _end(self, page: _Page) -> float:
-        assert page.task is not None
-        return page.since + time_given(page.task) + self.patience
+    def _timeout_at(self, queue: _RoleQueue) -> float:
+        assert queue.task is not None
+        return queue.started_at + task_timeout(queue.task) + self.answer_timeout
 
-    # ---- what is heard ------------------------------------------------------------------------------------------
+    # ---- events -------------------------------------------------------------------------------------------------
 
     @property
-    def quiet(self) -> bool:
-        """Whether there is nothing to tell."""
-        return not self._happened
+    def is_quiet(self) -> bool:
+        """Whether the task queue has no event to report."""
+        return not self._events
 
-    def ring(self) -> None:
-        """Let the bells ring whose time has come."""
-        self._happened += self.timers.due(self.now())
+    def fire_timers(self) -> None:
+        """Add the events of due timers to the task queue."""
+        self._events += self.timers.due(self.now())
 
-    def pause(self, most: float) -> float:
-        """Seconds until a bell rings or somebody is late, at most so many."""
-        soonest = min([self.timers.next, *map(self._end, self._busy.values())])
-        return max(0.0, min(most, soonest - self.now()))
+    def pause(self, limit: float) -> float:
+        """Return the seconds until the next timer or task timeout of the queue, up to `limit`."""
+        soonest = min([self.timers.next, *map(self._timeout_at, self._busy.values())])
+        return max(0.0, min(limit, soonest - self.now()))
 
-    def tell(self) -> list[Event]:
-        """Everything that has happened and was not told."""
-        happened, self._happened = self._happened, []
-        return happened
+    def take_events(self) -> list[Event]:
+        """Take all events since the last call from the task queue."""
+        events, self._events = self._events, []
+        return events

@@ -1,6 +1,6 @@
-"""Features: from the columns of views to arrays that a model can be trained on, one row per subject.
+"""Features: arrays for training from the columns of views, one row per subject.
 
-The plan needs pydantic; numpy is loaded when a table is made.
+The specification needs pydantic; numpy is loaded when a table is built.
 """
 
 from __future__ import annotations
@@ -8,80 +8,86 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from abaton.features.data_quality import Finding, Reason, Report, masked
+from abaton.features.data_quality import DataQualityIssue, DataQualityReport, MissingReason, suppress_count
 from abaton.features.specification import (
+    Aggregation,
     Category,
-    Features,
-    FollowUp,
+    FeatureSpec,
+    FollowUpSpec,
+    Imputation,
     IndexDate,
-    Input,
-    Join,
-    Kind,
-    Label,
-    Missing,
-    Outcome,
-    Plan,
-    Source,
-    Where,
+    InputKind,
+    InputSpec,
+    LabelKind,
+    LabelSpec,
+    ResolvedFeatureSpec,
+    RowFilter,
+    ViewColumn,
 )
 
 if TYPE_CHECKING:
-    from abaton.features.anonymisation import hidden, histogram, in_ranges
-    from abaton.features.builder import Featurised, featurise, featurise_people
-    from abaton.features.scaling import Moments, Scaled, Statistics, pooled, scaled, statistics
-    from abaton.features.table import Column, Table, columns, group_names, groups
+    from abaton.features.anonymisation import anonymise_table, combination_histogram, recode_new_rows
+    from abaton.features.builder import FeatureResult, build_features, build_features_by_subject
+    from abaton.features.scaling import (
+        ColumnMoments,
+        ColumnStatistics,
+        ScaledTable,
+        column_statistics,
+        pool_statistics,
+        scale_table,
+    )
+    from abaton.features.table import FeatureColumn, FeatureTable, feature_columns, group_names, row_groups
 
 __all__ = [
+    "Aggregation",
     "Category",
-    "Column",
-    "Features",
-    "Featurised",
-    "Finding",
-    "FollowUp",
+    "ColumnMoments",
+    "ColumnStatistics",
+    "DataQualityIssue",
+    "DataQualityReport",
+    "FeatureColumn",
+    "FeatureResult",
+    "FeatureSpec",
+    "FeatureTable",
+    "FollowUpSpec",
+    "Imputation",
     "IndexDate",
-    "Input",
-    "Join",
-    "Kind",
-    "Label",
-    "Missing",
-    "Moments",
-    "Outcome",
-    "Plan",
-    "Reason",
-    "Report",
-    "Scaled",
-    "Source",
-    "Statistics",
-    "Table",
-    "Where",
-    "columns",
-    "featurise",
-    "featurise_people",
+    "InputKind",
+    "InputSpec",
+    "LabelKind",
+    "LabelSpec",
+    "MissingReason",
+    "ResolvedFeatureSpec",
+    "RowFilter",
+    "ScaledTable",
+    "ViewColumn",
+    "anonymise_table",
+    "build_features",
+    "build_features_by_subject",
+    "column_statistics",
+    "combination_histogram",
+    "feature_columns",
     "group_names",
-    "groups",
-    "hidden",
-    "histogram",
-    "in_ranges",
-    "masked",
-    "pooled",
-    "scaled",
-    "statistics",
+    "pool_statistics",
+    "recode_new_rows",
+    "row_groups",
+    "scale_table",
+    "suppress_count",
 ]
 
-_HEAVY = {
-    **dict.fromkeys(("hidden", "histogram", "in_ranges"), "abaton.features.anonymisation"),
-    **dict.fromkeys(("Featurised", "featurise", "featurise_people"), "abaton.features.builder"),
-    **dict.fromkeys(
-        ("Moments", "Scaled", "Statistics", "pooled", "scaled", "statistics"),
-        "abaton.features.scaling",
+_LAZY_NAMES = {
+    "anonymisation": ("anonymise_table", "combination_histogram", "recode_new_rows"),
+    "builder": ("FeatureResult", "build_features", "build_features_by_subject"),
+    "scaling": (
+        *("ColumnMoments", "ColumnStatistics", "ScaledTable"),
+        *("column_statistics", "pool_statistics", "scale_table"),
     ),
-    **dict.fromkeys(
-        ("Column", "Table", "columns", "group_names", "groups"), "abaton.features.table"
-    ),
+    "table": ("FeatureColumn", "FeatureTable", "feature_columns", "group_names", "row_groups"),
 }
+_LAZY = {name: f"abaton.features.{module}" for module, names in _LAZY_NAMES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
-    if name in _HEAVY:
-        return getattr(import_module(_HEAVY[name]), name)
+    if name in _LAZY:
+        return getattr(import_module(_LAZY[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

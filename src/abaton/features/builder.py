@@ -1,4 +1,4 @@
-"""From de-identified records to a site's table, with a report of what is missing."""
+"""Feature table of a site from de-identified records, with a data-quality report."""
 
 from __future__ import annotations
 
@@ -10,214 +10,289 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from abaton.errors import Refused
-from abaton.features.data_quality import Finding, Reason, Report, masked
-from abaton.features.extraction import Counts, Gathered, Gatherer, Rows, Value, indices, values
-from abaton.features.labels import Labelled, labels
-from abaton.features.specification import Input, Missing, Outcome, Plan
-from abaton.features.table import Table, columns, encode
-from abaton.record_types import Deidentified
+from abaton.errors import RefusedError
+from abaton.features.data_quality import DataQualityIssue, DataQualityReport, MissingReason, suppress_count
+from abaton.features.extraction import (
+    ExtractionCounts,
+    RowCollector,
+    RowsByView,
+    Value,
+    ViewRows,
+    index_dates,
+    input_values,
+)
+from abaton.features.labels import Label, compute_labels
+from abaton.features.specification import Imputation, InputSpec, LabelKind, ResolvedFeatureSpec
+from abaton.features.table import FeatureTable, encode_input, feature_columns
+from abaton.record_types import DeidentifiedRecord
 
-_UNITS = (Reason.NO_UNIT, Reason.UNKNOWN_UNIT, Reason.OTHER_UNIT)
+_UNITS = (MissingReason.NO_UNIT, MissingReason.UNKNOWN_UNIT, MissingReason.OTHER_UNIT)
 
 
 @dataclass(frozen=True, slots=True)
-class Featurised:
-    """A site's table, if its records can fill one, and the report of what is missing.
+class FeatureResult:
+    """Feature table of a site, if its records suffice, and the data-quality report.
 
-    ``rows`` and ``lost`` count subjects with and without a row, the latter each once under its first reason. They
-    are exact: whoever prints them masks them.
+    ``rows`` and ``excluded`` count subjects with and without a row, the latter once under the first reason. The counts
+    are exact: suppress them before display.
     """
 
-    table: Table | None
-    report: Report
+    table: FeatureTable | None
+    report: DataQualityReport
     rows: int = field(default=0, repr=False)
-    lost: Counter[str] = field(default_factory=Counter, repr=False)
+    excluded: Counter[str] = field(default_factory=Counter, repr=False)
 
 
-def featurise(plan: Plan, records: Iterable[Deidentified], *, labelled: bool = True) -> Featurised:
-    """Make a site's table: one row per subject, in the order of their new identities.
+def build_features(
+    spec: ResolvedFeatureSpec, records: Iterable[DeidentifiedRecord], *, labelled: bool = True
+) -> FeatureResult:
+    """Build a site's feature table: one row per subject, ordered by pseudonym.
 
     Args:
-        plan: The study's feature plan.
-        records: De-identified records of any type, in any order; a type checker refuses others.
-        labelled: Whether only subjects count whose label is known; of people for whom it is to be foretold it is not.
+        spec: The study's feature specification.
+        records: De-identified records of any type, in any order.
+        labelled: Whether subjects without a label are excluded; for prediction the label is unknown.
 
     Returns:
-        The table, or none if the records cannot fill it, and the report in either case.
+        The table, or None if the records do not suffice, and the report.
     """
-    return featurise_people(plan, (records,), labelled=labelled)
+    return build_features_by_subject(spec, (records,), labelled=labelled)
 
 
-def featurise_people(
-    plan: Plan, people: Iterable[Iterable[Deidentified]], *, labelled: bool = True
-) -> Featurised:
-    """Make a site's table of records that come person by person, or some people at a time, and let them go at once.
+def build_features_by_subject(
+    spec: ResolvedFeatureSpec,
+    subjects_records: Iterable[Iterable[DeidentifiedRecord]],
+    *,
+    labelled: bool = True,
+) -> FeatureResult:
+    """Build a site's feature table from records that arrive grouped by subject.
 
-    Memory grows with the rows of the table, and not with the records that they are made of.
+    Memory grows with the rows of the table, not with the records.
 
     Raises:
-        Refused: Records of some people say something of somebody who has a row already.
+        RefusedError: A group contains a subject of an earlier group.
     """
-    found = {name: Counts() for name in (*(each.name for each in plan.inputs), plan.label.name)}
-    made, gathered = _Made(plan, labelled=labelled), Gatherer(plan)
-    for records in people:
-        made.add(plan, gathered(records), found)
-    subjects, held, told, rows = made.in_order()
-    kept = _kept(plan, held, told)
-    table = _table(plan, subjects, held, told, kept)
-    findings = (
-        *_on_rows(plan, rows),
-        *(finding for each in plan.inputs for finding in _on_input(plan, each, found[each.name])),
-        *_on_dropped(plan, held, len(subjects)),
-        *(_on_label(plan, found[plan.label.name], told, table) if labelled else ()),
-        *_on_cohort(plan, table),
+    names = (*(input_spec.name for input_spec in spec.inputs), spec.label.name)
+    counts = {name: ExtractionCounts() for name in names}
+    collected, collect_rows = _SubjectValues(spec, labelled=labelled), RowCollector(spec)
+    for records in subjects_records:
+        collected.add(spec, collect_rows(records), counts)
+    subjects, values, labels, rows = collected.in_order()
+    retained = _is_retained(spec, values, labels)
+    table = _table(spec, subjects, values, labels, retained)
+    issues = (
+        *_on_rows(spec, rows),
+        *(
+            issue
+            for input_spec in spec.inputs
+            for issue in _on_input(spec, input_spec, counts[input_spec.name])
+        ),
+        *_on_dropped(spec, values, len(subjects)),
+        *(_on_label(spec, counts[spec.label.name], labels, table) if labelled else ()),
+        *_on_cohort(spec, table),
     )
-    total = len(subjects)
-    gone = tuple(
-        (each.name, masked(sum(value is None for value in mine), plan.floor, of=total))
-        for each, mine in zip(plan.inputs, held, strict=True)
+    total, min_cell_count = len(subjects), spec.min_cell_count
+    missing = tuple(
+        (
+            input_spec.name,
+            suppress_count(sum(value is None for value in column), min_cell_count, total=total),
+        )
+        for input_spec, column in zip(spec.inputs, values, strict=True)
     )
-    rows_told = masked(len(table), plan.floor, of=total)
-    report = Report(masked(total, plan.floor), rows_told, gone, findings)
-    lost = _lost(plan, held, told, kept)
-    return Featurised(table if report.usable else None, report, len(table), lost)
+    row_count = suppress_count(len(table), min_cell_count, total=total)
+    report = DataQualityReport(suppress_count(total, min_cell_count), row_count, missing, issues)
+    excluded = _exclusions(spec, values, labels, retained)
+    return FeatureResult(table if report.is_sufficient else None, report, len(table), excluded)
 
 
-class _Made:
-    """What was made so far: subjects, their values and labels, and the rows that no view could place."""
+class _SubjectValues:
+    """Values and labels of the subjects so far, and counts of rows without subject and of unreadable records."""
 
-    def __init__(self, plan: Plan, *, labelled: bool) -> None:
+    def __init__(self, spec: ResolvedFeatureSpec, *, labelled: bool) -> None:
         self._labelled = labelled
         self.subjects: dict[str, int] = {}
-        self.held: list[list[Value]] = [[] for _ in plan.inputs]
-        self.told: list[Labelled] = []
-        self.nobody, self.unread = Counter[str](), Counter[str]()
+        self.values: list[list[Value]] = [[] for _ in spec.inputs]
+        self.labels: list[Label] = []
+        self.without_subject, self.unreadable = Counter[str](), Counter[str]()
 
-    def add(self, plan: Plan, rows: Gathered, found: Mapping[str, Counts]) -> None:
-        """Take in the rows of some people."""
-        subjects = _cohort(plan, rows)
+    def add(
+        self, spec: ResolvedFeatureSpec, rows: RowsByView, counts: Mapping[str, ExtractionCounts]
+    ) -> None:
+        """Add the rows of a group of subjects to the feature table being built."""
+        subjects = _cohort(spec, rows)
         if not self.subjects.keys().isdisjoint(subjects):
-            raise Refused(
-                "a view of the study makes rows of people whom a record is not about",
+            raise RefusedError(
+                "a view of the study yields rows of subjects other than the record's",
                 where="[[views]]",
-                remedy="let the column 'subject' be the person that a record is about",
+                remedy="let the column 'subject' be the subject of the record",
             )
         self.subjects |= {subject: len(self.subjects) + i for i, subject in enumerate(subjects)}
-        index = indices(plan, rows, subjects)
-        for each, mine in zip(plan.inputs, self.held, strict=True):
-            mine += values(each, rows, subjects, index, found[each.name])
+        index = index_dates(spec, rows, subjects)
+        for input_spec, column in zip(spec.inputs, self.values, strict=True):
+            column += input_values(input_spec, rows, subjects, index, counts[input_spec.name])
         if self._labelled:
-            self.told += labels(plan.label, rows, subjects, index, found[plan.label.name])
+            self.labels += compute_labels(spec.label, rows, subjects, index, counts[spec.label.name])
         else:
-            timed = plan.label.kind is Outcome.TIME
-            self.told += [(0.0, 0.0) if timed else 0.0] * len(subjects)  # nobody's: it is not known yet
-        for name, one in rows.items():
-            self.nobody[name] += one.nobody
-            self.unread[name] += one.unread
+            is_survival = spec.label.kind is LabelKind.TIME
+            self.labels += [(0.0, 0.0) if is_survival else 0.0] * len(subjects)  # placeholders
+        for name, view_rows in rows.items():
+            self.without_subject[name] += view_rows.without_subject
+            self.unreadable[name] += view_rows.unreadable
 
-    def in_order(self) -> tuple[tuple[str, ...], list[list[Value]], list[Labelled], Gathered]:
-        """Everybody in the order of their new identities, with what is told of them."""
+    def in_order(self) -> tuple[tuple[str, ...], list[list[Value]], list[Label], RowsByView]:
+        """Return subjects, feature values and labels to build the table, by pseudonym, and counts per view."""
         order = sorted(self.subjects)
-        places = [self.subjects[subject] for subject in order]
-        held = [[mine[place] for place in places] for mine in self.held]
-        rows = {name: Rows({}, self.nobody[name], self.unread[name]) for name in self.nobody}
-        return tuple(order), held, [self.told[place] for place in places], rows
+        positions = [self.subjects[subject] for subject in order]
+        values = [[column[position] for position in positions] for column in self.values]
+        rows = {
+            name: ViewRows({}, self.without_subject[name], self.unreadable[name])
+            for name in self.without_subject
+        }
+        return tuple(order), values, [self.labels[position] for position in positions], rows
 
 
-def _lost(
-    plan: Plan, held: Sequence[Sequence[Value]], told: Sequence[Labelled], kept: Sequence[bool]
+def _exclusions(
+    spec: ResolvedFeatureSpec,
+    values: Sequence[Sequence[Value]],
+    labels: Sequence[Label],
+    retained: Sequence[bool],
 ) -> Counter[str]:
-    """Why subjects have no row: the label first, then the first input without which they are left out."""
-    must = [
-        (each.name, values)
-        for each, values in zip(plan.inputs, held, strict=True)
-        if each.missing is Missing.DROP
+    """Count the subjects excluded when the table is built, by reason: the label, then the required inputs."""
+    required = [
+        (input_spec.name, column)
+        for input_spec, column in zip(spec.inputs, values, strict=True)
+        if input_spec.imputation is Imputation.DROP
     ]
-    found: Counter[str] = Counter()
-    for i, label in enumerate(told):
-        if isinstance(label, Reason):
-            found[f"{plan.label.name}: {label.value}"] += 1
-        elif not kept[i]:
-            found[f"{next(name for name, values in must if values[i] is None)}: {Reason.NO_VALUE.value}"] += 1
-    return found
+    reasons: Counter[str] = Counter()
+    for i, label in enumerate(labels):
+        if isinstance(label, MissingReason):
+            reasons[f"{spec.label.name}: {label.value}"] += 1
+        elif not retained[i]:
+            name = next(name for name, column in required if column[i] is None)
+            reasons[f"{name}: {MissingReason.NO_VALUE.value}"] += 1
+    return reasons
 
 
-def _cohort(plan: Plan, rows: Gathered) -> tuple[str, ...]:
-    if plan.cohort is not None:
-        return tuple(sorted(rows[plan.cohort].of))
-    return tuple(sorted({subject for each in rows.values() for subject in each.of}))
+def _cohort(spec: ResolvedFeatureSpec, rows: RowsByView) -> tuple[str, ...]:
+    if spec.cohort is not None:
+        return tuple(sorted(rows[spec.cohort].by_subject))
+    return tuple(sorted({subject for view_rows in rows.values() for subject in view_rows.by_subject}))
 
 
-def _kept(plan: Plan, held: Sequence[Sequence[Value]], told: Sequence[Labelled]) -> list[bool]:
-    must = [values for each, values in zip(plan.inputs, held, strict=True) if each.missing is Missing.DROP]
+def _is_retained(
+    spec: ResolvedFeatureSpec, values: Sequence[Sequence[Value]], labels: Sequence[Label]
+) -> list[bool]:
+    required = [
+        column
+        for input_spec, column in zip(spec.inputs, values, strict=True)
+        if input_spec.imputation is Imputation.DROP
+    ]
     return [
-        not isinstance(label, Reason) and all(values[i] is not None for values in must)
-        for i, label in enumerate(told)
+        not isinstance(label, MissingReason) and all(column[i] is not None for column in required)
+        for i, label in enumerate(labels)
     ]
 
 
 def _table(
-    plan: Plan,
+    spec: ResolvedFeatureSpec,
     subjects: Sequence[str],
-    held: Sequence[Sequence[Value]],
-    told: Sequence[Labelled],
-    kept: Sequence[bool],
-) -> Table:
-    rows = [i for i, yes in enumerate(kept) if yes]
-    blocks = [encode(each, [values[i] for i in rows]) for each, values in zip(plan.inputs, held, strict=True)]
-    kind = np.float64 if plan.label.kind in (Outcome.VALUE, Outcome.TIME) else np.int64
-    y: NDArray[Any] = np.array([told[i] for i in rows], dtype=kind)
-    if plan.label.kind is Outcome.TIME:
+    values: Sequence[Sequence[Value]],
+    labels: Sequence[Label],
+    retained: Sequence[bool],
+) -> FeatureTable:
+    rows = [i for i, is_retained in enumerate(retained) if is_retained]
+    blocks = [
+        encode_input(input_spec, [column[i] for i in rows])
+        for input_spec, column in zip(spec.inputs, values, strict=True)
+    ]
+    label = spec.label
+    dtype = np.float64 if label.kind in (LabelKind.VALUE, LabelKind.TIME) else np.int64
+    y: NDArray[Any] = np.array([labels[i] for i in rows], dtype=dtype)
+    if label.kind is LabelKind.TIME:
         y = y.reshape(-1, 2)
     x = np.concatenate(blocks, axis=1) if blocks else np.zeros((len(rows), 0))
-    whose = tuple(subjects[i] for i in rows)
-    return Table(columns(plan), x, y, plan.label.names, whose, plan.floor, plan.label.name)
+    row_subjects = tuple(subjects[i] for i in rows)
+    return FeatureTable(
+        feature_columns(spec), x, y, label.class_names, row_subjects, spec.min_cell_count, label.name
+    )
 
 
-def _on_rows(plan: Plan, rows: Gathered) -> Iterator[Finding]:
-    for name, each in rows.items():
-        if each.nobody:
-            yield Finding(f"view {name}", Reason.NO_SUBJECT, masked(each.nobody, plan.floor))
-        if each.unread:
-            yield Finding(f"view {name}", Reason.NOT_READ, masked(each.unread, plan.floor))
+def _on_rows(spec: ResolvedFeatureSpec, rows: RowsByView) -> Iterator[DataQualityIssue]:
+    for name, view_rows in rows.items():
+        if view_rows.without_subject:
+            yield DataQualityIssue(
+                f"view {name}",
+                MissingReason.NO_SUBJECT,
+                suppress_count(view_rows.without_subject, spec.min_cell_count),
+            )
+        if view_rows.unreadable:
+            yield DataQualityIssue(
+                f"view {name}",
+                MissingReason.NOT_READ,
+                suppress_count(view_rows.unreadable, spec.min_cell_count),
+            )
 
 
-def _on_input(plan: Plan, each: Input, counts: Counts) -> Iterator[Finding]:
+def _on_input(
+    spec: ResolvedFeatureSpec, input_spec: InputSpec, counts: ExtractionCounts
+) -> Iterator[DataQualityIssue]:
     if not counts.rows:
-        yield Finding(each.name, Reason.NO_ROWS, "0")
-    yield from _on_counts(each.name, counts, plan.floor, fatal=each.wrong_unit == "refuse")
+        yield DataQualityIssue(input_spec.name, MissingReason.NO_ROWS, "0")
+    yield from _on_counts(
+        input_spec.name, counts, spec.min_cell_count, units_are_fatal=input_spec.on_unit_mismatch == "refuse"
+    )
 
 
-def _on_counts(name: str, counts: Counts, floor: int, *, fatal: bool = False) -> Iterator[Finding]:
+def _on_counts(
+    name: str, counts: ExtractionCounts, min_cell_count: int, *, units_are_fatal: bool = False
+) -> Iterator[DataQualityIssue]:
     for reason, count in sorted((+counts.reasons).items()):
-        yield Finding(name, reason, masked(count, floor), fatal=fatal and reason in _UNITS)
-    # Rows in other systems that a filter passed over are news only if it let none through.
-    strange = counts.systems if counts.rows else counts.systems + counts.passed_over
-    for system, count in sorted(strange.items()):
-        yield Finding(name, Reason.OTHER_SYSTEM, masked(count, floor), system=system)
+        is_fatal = units_are_fatal and reason in _UNITS
+        yield DataQualityIssue(name, reason, suppress_count(count, min_cell_count), is_fatal=is_fatal)
+    # Rows that a filter excluded for their code system matter only if no row matched.
+    other_systems = counts.systems if counts.rows else counts.systems + counts.filtered_systems
+    for system, count in sorted(other_systems.items()):
+        yield DataQualityIssue(
+            name, MissingReason.OTHER_SYSTEM, suppress_count(count, min_cell_count), system=system
+        )
 
 
-def _on_dropped(plan: Plan, held: Sequence[Sequence[Value]], total: int) -> Iterator[Finding]:
-    for each, values_ in zip(plan.inputs, held, strict=True):
-        gone = sum(value is None for value in values_)
-        if gone and each.missing is Missing.DROP:
-            yield Finding(each.name, Reason.DROPPED, masked(gone, plan.floor, of=total))
+def _on_dropped(
+    spec: ResolvedFeatureSpec, values: Sequence[Sequence[Value]], total: int
+) -> Iterator[DataQualityIssue]:
+    for input_spec, column in zip(spec.inputs, values, strict=True):
+        missing = sum(value is None for value in column)
+        if missing and input_spec.imputation is Imputation.DROP:
+            yield DataQualityIssue(
+                input_spec.name,
+                MissingReason.DROPPED,
+                suppress_count(missing, spec.min_cell_count, total=total),
+            )
 
 
-def _on_label(plan: Plan, counts: Counts, told: Sequence[Labelled], table: Table) -> Iterator[Finding]:
-    yield from _on_counts(plan.label.name, counts, plan.floor)
-    without = Counter(label for label in told if isinstance(label, Reason))
-    for reason, count in sorted(without.items()):
-        yield Finding(plan.label.name, reason, masked(count, plan.floor, of=len(told)))
+def _on_label(
+    spec: ResolvedFeatureSpec, counts: ExtractionCounts, labels: Sequence[Label], table: FeatureTable
+) -> Iterator[DataQualityIssue]:
+    yield from _on_counts(spec.label.name, counts, spec.min_cell_count)
+    reasons = Counter(label for label in labels if isinstance(label, MissingReason))
+    for reason, count in sorted(reasons.items()):
+        yield DataQualityIssue(
+            spec.label.name, reason, suppress_count(count, spec.min_cell_count, total=len(labels))
+        )
     if len(table) and table.classes and len(np.unique(table.y)) < 2:
-        yield Finding(plan.label.name, Reason.ONE_CLASS, masked(len(table), plan.floor))
-    if len(table) and table.timed and not table.y[:, 1].any():
-        yield Finding(plan.label.name, Reason.NO_EVENT, masked(len(table), plan.floor))
+        yield DataQualityIssue(
+            spec.label.name, MissingReason.ONE_CLASS, suppress_count(len(table), spec.min_cell_count)
+        )
+    if len(table) and table.is_survival and not table.y[:, 1].any():
+        yield DataQualityIssue(
+            spec.label.name, MissingReason.NO_EVENT, suppress_count(len(table), spec.min_cell_count)
+        )
 
 
-def _on_cohort(plan: Plan, table: Table) -> Iterator[Finding]:
+def _on_cohort(spec: ResolvedFeatureSpec, table: FeatureTable) -> Iterator[DataQualityIssue]:
     if not len(table):
-        yield Finding("cohort", Reason.EMPTY_COHORT, "0", fatal=True)
-    elif len(table) < plan.floor:
-        yield Finding("cohort", Reason.TOO_FEW, masked(len(table), plan.floor), fatal=True)
+        yield DataQualityIssue("cohort", MissingReason.EMPTY_COHORT, "0", is_fatal=True)
+    elif len(table) < spec.min_cell_count:
+        yield DataQualityIssue(
+            "cohort", MissingReason.TOO_FEW, suppress_count(len(table), spec.min_cell_count), is_fatal=True
+        )

@@ -1,6 +1,6 @@
-"""What a site is told about its own records: which input cannot be filled, why, and how often; never a value.
+"""Data-quality report for a site: which inputs are missing, why and how often; never a value.
 
-Counts of fewer subjects than the floor are not told, and neither are counts that leave fewer than the floor.
+Counts below the minimum cell count are suppressed, and so are counts whose complement is below it.
 """
 
 from __future__ import annotations
@@ -10,129 +10,129 @@ from enum import StrEnum
 
 from abaton.fhir.terminology import is_public
 
-OTHER_SYSTEM = "a system of no public list"
+OTHER_SYSTEM = "local system"
 NO_SYSTEM = "no system"
 
 
-class Reason(StrEnum):
-    """Why something is missing."""
+class MissingReason(StrEnum):
+    """Reason for missing data."""
 
     EMPTY_COHORT = "empty cohort"
     NO_ROWS = "no rows"
     NO_VALUE = "no value"
     NO_UNIT = "no unit"
-    UNKNOWN_UNIT = "unit that is not of UCUM"
-    OTHER_UNIT = "unit that cannot be converted"
+    UNKNOWN_UNIT = "unknown unit"
+    OTHER_UNIT = "inconvertible unit"
     OTHER_SYSTEM = "other code system"
-    OTHER_CODE = "code of no category"
+    OTHER_CODE = "code without category"
     NO_DATE = "no date"
     COARSE_DATE = "date too coarse"
-    NO_SUBJECT = "row of nobody"
-    NOT_READ = "record that the view cannot read"
+    NO_SUBJECT = "row without subject"
+    NOT_READ = "record not readable by the view"
     NO_LABEL = "no label"
-    CENSORED = "not watched long enough"
+    CENSORED = "incomplete follow-up"
     BEFORE = "event before the index date"
     ONE_CLASS = "only one class"
-    NO_EVENT = "nobody with the event"
+    NO_EVENT = "no event"
     TOO_FEW = "too few subjects"
-    DROPPED = "subject left out"
+    DROPPED = "subject dropped"
 
 
 _REMEDY = {
-    Reason.EMPTY_COHORT: "no subject has everything that the study asks for: check consents, filters and dates",
-    Reason.NO_ROWS: "no record answers the view: export this resource type, or map your local codes to the study's",
-    Reason.NO_VALUE: "the records are there but the element is empty",
-    Reason.NO_UNIT: "write the UCUM code of the unit beside the number",
-    Reason.UNKNOWN_UNIT: "write the unit's UCUM code: mm[Hg], not mmHg; nothing is guessed",
-    Reason.OTHER_UNIT: "use a unit that converts into the study's, or ask the research centre for a molar mass",
-    Reason.OTHER_SYSTEM: "map these codes to the study's systems, or ask the research centre to add them",
-    Reason.OTHER_CODE: "these count as 'other'; ask the research centre whether a category is missing",
-    Reason.NO_DATE: "give the date that the study orders by",
-    Reason.COARSE_DATE: "the study needs days here: ask for dates = 'shift' instead of 'year'",
-    Reason.NO_SUBJECT: "every record needs a reference to its Patient",
-    Reason.NOT_READ: "a column expects one value and finds several, or another type: ask the research centre",
-    Reason.NO_LABEL: "without a label a subject cannot be learned from",
-    Reason.CENSORED: "these subjects were left out",
-    Reason.BEFORE: "these subjects were left out",
-    Reason.ONE_CLASS: "such a site teaches a model little and cannot validate one",
-    Reason.NO_EVENT: "such a site teaches only how long nothing happens, and cannot judge a model",
-    Reason.TOO_FEW: "fewer subjects than the study's floor: nothing is told of them",
-    Reason.DROPPED: "the study leaves out subjects without this input",
+    MissingReason.EMPTY_COHORT: "no subject has all required data: check consents, filters and dates",
+    MissingReason.NO_ROWS: "no record matches: export this resource type, or map local codes to the study's",
+    MissingReason.NO_VALUE: "fill in the element; the records exist but it is empty",
+    MissingReason.NO_UNIT: "add the UCUM code of the unit to the value",
+    MissingReason.UNKNOWN_UNIT: "use the UCUM code of the unit: mm[Hg], not mmHg",
+    MissingReason.OTHER_UNIT: "use a unit that converts to the study's, or ask the research centre for a molar mass",
+    MissingReason.OTHER_SYSTEM: "map these codes to the study's systems, or ask the research centre to add them",
+    MissingReason.OTHER_CODE: "ask the research centre whether a category is missing; these values count as 'other'",
+    MissingReason.NO_DATE: "fill in the date by which the study orders records",
+    MissingReason.COARSE_DATE: "ask the research centre for dates = 'shift' instead of 'year'",
+    MissingReason.NO_SUBJECT: "add a reference to the Patient to every record",
+    MissingReason.NOT_READ: "ask the research centre: a column expects one value of one type",
+    MissingReason.NO_LABEL: "complete the records of the label; subjects without a label are excluded",
+    MissingReason.CENSORED: "these subjects are excluded",
+    MissingReason.BEFORE: "these subjects are excluded",
+    MissingReason.ONE_CLASS: "the site can hardly train or validate a model",
+    MissingReason.NO_EVENT: "the site contributes censored times only and cannot evaluate a model",
+    MissingReason.TOO_FEW: "nothing is released for fewer subjects than the minimum cell count",
+    MissingReason.DROPPED: "the study drops subjects without this input",
 }
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
-    """One thing that a site's records lack.
+class DataQualityIssue:
+    """One deficiency of a site's records.
 
     Attributes:
-        about: The input, the label, or the cohort.
-        reason: Why.
-        count: How many rows or subjects, told so that few people are not counted.
-        fatal: Whether the table cannot be used because of it.
-        system: The code system that was found instead, if it is a public one.
+        subject: The input, the label, or the cohort.
+        reason: The reason.
+        count: Number of rows or subjects, suppressed if small.
+        is_fatal: Whether it makes the table unusable.
+        system: The code system found instead, if it is public.
     """
 
-    about: str
-    reason: Reason
+    subject: str
+    reason: MissingReason
     count: str
-    fatal: bool = False
+    is_fatal: bool = False
     system: str = ""
 
     @property
     def remedy(self) -> str:
-        """What the site can do."""
+        """Return what the site can do about the data-quality issue."""
         return _REMEDY[self.reason]
 
     def __str__(self) -> str:
-        found = f" ({self.system})" if self.system else ""
-        return f"{self.about}: {self.reason.value}{found}, {self.count}; {self.remedy}"
+        system = f" ({self.system})" if self.system else ""
+        return f"{self.subject}: {self.reason.value}{system}, {self.count}; {self.remedy}"
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
-    """What became of a site's records on the way to a table; holds counts and no values.
+class DataQualityReport:
+    """Counts of a site's subjects and rows, and the issues found; contains no values.
 
     Attributes:
-        subjects: How many subjects the records are about.
-        rows: How many of them are rows of the table.
-        missing: For each input, how many subjects have no value.
-        findings: What is missing.
+        subjects: Number of subjects in the records.
+        rows: Number of subjects with a row.
+        missing: Number of subjects without a value, by input.
+        issues: The issues.
     """
 
     subjects: str
     rows: str
     missing: tuple[tuple[str, str], ...] = ()
-    findings: tuple[Finding, ...] = ()
+    issues: tuple[DataQualityIssue, ...] = ()
 
     @property
-    def usable(self) -> bool:
-        """Whether the site has a table that it can take part with."""
-        return not any(finding.fatal for finding in self.findings)
+    def is_sufficient(self) -> bool:
+        """Return whether the data-quality report allows the site to participate with its table."""
+        return not any(issue.is_fatal for issue in self.issues)
 
-    def about(self, name: str) -> tuple[Finding, ...]:
-        """What was found about an input, the label or the cohort."""
-        return tuple(finding for finding in self.findings if finding.about == name)
+    def issues_of(self, name: str) -> tuple[DataQualityIssue, ...]:
+        """Return the data-quality issues of an input, the label or the cohort."""
+        return tuple(issue for issue in self.issues if issue.subject == name)
 
 
-def masked(count: int, floor: int, *, of: int | None = None) -> str:
-    """A count as it may be told: few, and all but few, are not told exactly.
+def suppress_count(count: int, min_cell_count: int, *, total: int | None = None) -> str:
+    """Format a count of a data-quality report; counts and complements below the minimum are suppressed.
 
-    >>> masked(0, 5), masked(3, 5), masked(12, 5), masked(98, 5, of=100)
+    >>> suppress_count(0, 5), suppress_count(3, 5), suppress_count(12, 5), suppress_count(98, 5, total=100)
     ('0', '<5', '12', '>95')
     """
-    if 0 < count < floor:
-        return f"<{floor}"
-    if of is not None and 0 < of - count < floor:
-        return f">{of - floor}"
+    if 0 < count < min_cell_count:
+        return f"<{min_cell_count}"
+    if total is not None and 0 < total - count < min_cell_count:
+        return f">{total - min_cell_count}"
     return str(count)
 
 
-def known_system(system: object) -> str:
-    """The address of a code system if it is a public one; a local one may name a hospital or a person.
+def releasable_system(system: object) -> str:
+    """Return a public code system's URL for data-quality reports; a local one is masked, as it may name a person.
 
-    >>> known_system("http://loinc.org"), known_system("http://st-mary.example/codes"), known_system(None)
-    ('http://loinc.org', 'a system of no public list', 'no system')
+    >>> [releasable_system(system) for system in ("http://loinc.org", "http://st-mary.example/codes", None)]
+    ['http://loinc.org', 'local system', 'no system']
     """
     if not isinstance(system, str):
         return NO_SYSTEM

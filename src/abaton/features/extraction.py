@@ -1,14 +1,8 @@
-"""From a subject's rows to dated values: rows chosen, units converted, codes recognised, and what failed counted.
+"""Extraction of values per subject from the rows of views: filters, units, codes, dates and aggregation.
 
-Joins: the rows of one subject become one value.
-
-Every join gives the same whatever the order in which records were read. Rows of the same moment count alike: of
-numbers the mean is taken, of categories the most frequent, and of equally frequent ones the first in the study's list.
-So with dates cut to their year, `latest` is the mean of the latest year.
-
-From de-identified records to the rows of each view, sorted by subject.
-
-The value of every input for every subject, before it becomes columns.
+Aggregation does not depend on the order of the records. De-identified dates may be years only, and many rows share
+a date. Such rows are combined by mean, most frequent category (the first in the study's list among equals) or any flag;
+`latest` with ``dates = "year"`` is the mean of the latest year.
 """
 
 from __future__ import annotations
@@ -19,137 +13,138 @@ from dataclasses import dataclass, field
 from math import floor, fsum, isfinite
 from typing import Any, TypeVar
 
-from abaton.errors import AbatonError, Refused
-from abaton.features.data_quality import Reason, known_system
+from abaton.errors import AbatonError, RefusedError
+from abaton.features.data_quality import MissingReason, releasable_system
 from abaton.features.specification import (
+    Aggregation,
     Category,
-    FollowUp,
-    Input,
-    Join,
-    Kind,
-    Meaning,
-    Measured,
-    Plan,
-    Source,
-    Where,
-    means,
+    CodeSet,
+    FollowUpSpec,
+    InputKind,
+    InputSpec,
+    QuantityColumn,
+    ResolvedFeatureSpec,
+    RowFilter,
+    ViewColumn,
+    matches_code,
 )
-from abaton.fhir.bundles import opened
-from abaton.fhir.partial_dates import Moment, moment, whole_years
-from abaton.fhir.ucum import convert, read_unit
-from abaton.record_types import Deidentified
-from abaton.views.definition import View
+from abaton.fhir.bundles import bundle_resources
+from abaton.fhir.partial_dates import PartialDate, age_in_years, parse_partial_date
+from abaton.fhir.ucum import convert, parse_unit
+from abaton.record_types import DeidentifiedRecord
+from abaton.views.definition import ViewDefinition
 
 T = TypeVar("T")
-Dated = tuple[Moment | None, T]
+Dated = tuple[PartialDate | None, T]
 
 
-def at_one_moment(rows: Sequence[Dated[T]], join: Join | None) -> list[T]:
-    """The values of the latest or earliest moment; all of them for any other join.
+def at_first_or_last_date(rows: Sequence[Dated[T]], aggregation: Aggregation | None) -> list[T]:
+    """Return the extracted values of the latest or earliest date; all for any other aggregation.
 
     A row without a date counts only if no row has one.
     """
-    if join not in (Join.LATEST, Join.EARLIEST):
+    if aggregation not in (Aggregation.LATEST, Aggregation.EARLIEST):
         return [value for _, value in rows]
-    dated = [(then, value) for then, value in rows if then is not None]
+    dated = [(day, value) for day, value in rows if day is not None]
     if not dated:
         return [value for _, value in rows]
-    chosen = (max if join is Join.LATEST else min)(then for then, _ in dated)
-    return [value for then, value in dated if then == chosen]
+    selected = (max if aggregation is Aggregation.LATEST else min)(day for day, _ in dated)
+    return [value for day, value in dated if day == selected]
 
 
-def number(rows: Sequence[Dated[float]], join: Join | None) -> float | None:
-    """One number out of several, or nothing.
+def aggregate_number(rows: Sequence[Dated[float]], aggregation: Aggregation | None) -> float | None:
+    """Extract one number from several rows of a subject, or None.
 
-    >>> number([(None, 1.0), (None, 4.0)], Join.MAX), number([], Join.MEAN)
+    >>> aggregate_number([(None, 1.0), (None, 4.0)], Aggregation.MAX), aggregate_number([], Aggregation.MEAN)
     (4.0, None)
     """
-    values = at_one_moment(rows, join)
-    if join is Join.COUNT:
+    values = at_first_or_last_date(rows, aggregation)
+    if aggregation is Aggregation.COUNT:
         return float(len(values))
     if not values:
         return None
-    if join is Join.MIN:
+    if aggregation is Aggregation.MIN:
         return min(values)
-    if join is Join.MAX:
+    if aggregation is Aggregation.MAX:
         return max(values)
     return fsum(values) / len(values)
 
 
-def category(rows: Sequence[Dated[int]], join: Join | None) -> frozenset[int] | None:
-    """Which categories a subject is in, by their place in the list: one, or with `any` all that were found.
+def aggregate_category(rows: Sequence[Dated[int]], aggregation: Aggregation | None) -> frozenset[int] | None:
+    """Extract the indices of a subject's categories from rows: one, or with `any` all that occur.
 
-    >>> sorted(category([(None, 2), (None, 1), (None, 2)], None)), category([], None)
+    >>> sorted(aggregate_category([(None, 2), (None, 1), (None, 2)], None)), aggregate_category([], None)
     ([2], None)
     """
-    values = at_one_moment(rows, join)
+    values = at_first_or_last_date(rows, aggregation)
     if not values:
         return None
-    if join is Join.ANY:
+    if aggregation is Aggregation.ANY:
         return frozenset(values)
-    return frozenset([min(set(values), key=lambda place: (-values.count(place), place))])
+    return frozenset([min(set(values), key=lambda index: (-values.count(index), index))])
 
 
-def flag(rows: Sequence[Dated[bool]], join: Join | None) -> bool | None:
-    """Whether something holds: at any time, or at the latest or earliest moment at which it was told."""
-    values = at_one_moment(rows, join)
+def aggregate_flag(rows: Sequence[Dated[bool]], aggregation: Aggregation | None) -> bool | None:
+    """Extract whether a flag is set in a subject's rows: at any time, or at the latest or earliest date."""
+    values = at_first_or_last_date(rows, aggregation)
     return any(values) if values else None
 
 
-Cells = Mapping[str, Any]
+Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
-    """The rows of one view: each subject's, how many belong to nobody, and how many records it cannot read."""
+class ViewRows:
+    """Rows of one view by subject, with counts of rows without subject and of unreadable records."""
 
-    of: Mapping[str, list[Cells]]
-    nobody: int
-    unread: int
+    by_subject: Mapping[str, list[Row]]
+    without_subject: int
+    unreadable: int
 
     def __repr__(self) -> str:
-        return "Rows(…)"  # rows are people
+        return "ViewRows(…)"  # rows are about subjects
 
 
-class Gatherer:
-    """Makes the rows of every view of a plan; the views are compiled once."""
+class RowCollector:
+    """Collector of the rows of every view; the views are compiled once."""
 
-    def __init__(self, plan: Plan) -> None:
-        self._subject = plan.subject
-        self._views = {name: View.load(definition) for name, definition in plan.views.items()}
-        self._by_type: dict[str, list[tuple[str, View, list[str]]]] = defaultdict(list)
+    def __init__(self, spec: ResolvedFeatureSpec) -> None:
+        self._subject = spec.subject
+        self._views = {name: ViewDefinition.load(definition) for name, definition in spec.views.items()}
+        self._by_type: dict[str, list[tuple[str, ViewDefinition, list[str]]]] = defaultdict(list)
         for name, view in self._views.items():
             self._by_type[view.resource].append((name, view, [column.name for column in view.columns]))
 
-    def __call__(self, records: Iterable[Deidentified]) -> dict[str, Rows]:
-        """The rows of every view, in one pass over the records.
+    def __call__(self, records: Iterable[DeidentifiedRecord]) -> dict[str, ViewRows]:
+        """Extract the rows of every view in one pass over the de-identified records.
 
         Raises:
-            Refused: A record has not been de-identified.
+            RefusedError: A record has not been de-identified.
         """
-        found: dict[str, dict[str, list[Cells]]] = {name: defaultdict(list) for name in self._views}
-        nobody, unread = Counter[str](), Counter[str]()
-        for resource in _once(_resources(records)):
+        rows_by_view: dict[str, dict[str, list[Row]]] = {name: defaultdict(list) for name in self._views}
+        without_subject, unreadable = Counter[str](), Counter[str]()
+        for resource in _deduplicate(_resources(records)):
             for name, view, columns in self._by_type.get(resource.get("resourceType", ""), ()):
                 try:
                     rows = view.rows(resource)
                 except AbatonError:
-                    unread[name] += (
-                        1  # what is wrong with the record is its content: only that it is, is told
-                    )
+                    unreadable[name] += 1  # the error may contain data: it is only counted
                     continue
                 for row in rows:
                     cells = dict(zip(columns, row, strict=True))
-                    whose = cells.get(self._subject)
-                    if isinstance(whose, str) and whose:
-                        found[name][whose].append(cells)
+                    subject = cells.get(self._subject)
+                    if isinstance(subject, str) and subject:
+                        rows_by_view[name][subject].append(cells)
                     else:
-                        nobody[name] += 1
-        return {name: Rows(dict(found[name]), nobody[name], unread[name]) for name in self._views}
+                        without_subject[name] += 1
+        return {
+            name: ViewRows(dict(rows_by_view[name]), without_subject[name], unreadable[name])
+            for name in self._views
+        }
 
 
-def _once(resources: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Every resource once: exports overlap, and a visit that stands in two files is one visit."""
+def _deduplicate(resources: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Yield every resource once for extraction; exports may overlap."""
     seen: set[tuple[str, str]] = set()
     for resource in resources:
         key = (resource.get("resourceType", ""), resource.get("id", ""))
@@ -159,219 +154,242 @@ def _once(resources: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
         yield resource
 
 
-def _resources(records: Iterable[Deidentified]) -> Iterator[dict[str, Any]]:
+def _resources(records: Iterable[DeidentifiedRecord]) -> Iterator[dict[str, Any]]:
     for record in records:
-        if not isinstance(record, Deidentified):
-            raise Refused(
-                "a record that was not de-identified cannot become a feature",
+        if not isinstance(record, DeidentifiedRecord):
+            raise RefusedError(
+                "a record has not been de-identified",
                 where="features",
-                remedy="pass it through the de-identifier first",
+                remedy="de-identify it first",
             )
-        yield from opened(record.content)
+        yield from bundle_resources(record.content)
 
 
 @dataclass(slots=True)
-class Counts:
-    """What was found wrong with an input's rows, by reason and by code system.
+class ExtractionCounts:
+    """Problems of an input's rows, by reason and by code system.
 
-    ``passed_over`` are the systems of rows that a filter did not find, if the filter knows none of them.
+    ``filtered_systems`` are the systems of rows that a filter did not match, if the filter names none of them.
     """
 
     rows: int = 0
-    reasons: Counter[Reason] = field(default_factory=Counter)
+    reasons: Counter[MissingReason] = field(default_factory=Counter)
     systems: Counter[str] = field(default_factory=Counter)
-    passed_over: Counter[str] = field(default_factory=Counter)
+    filtered_systems: Counter[str] = field(default_factory=Counter)
 
 
-def chosen(
-    rows: Iterable[Cells], source: Source | FollowUp, until: Moment | None, counts: Counts
-) -> Iterator[Cells]:
-    """The rows that count: those that the filter finds and that did not happen after the index date."""
+def select_rows(
+    rows: Iterable[Row],
+    source: ViewColumn | FollowUpSpec,
+    until: PartialDate | None,
+    counts: ExtractionCounts,
+) -> Iterator[Row]:
+    """Yield the rows to extract from: those that match the filter and are not after the index date."""
     for row in rows:
-        if source.where is not None and not _passes(row, source.where, counts):
+        if source.where is not None and not _matches_filter(row, source.where, counts):
             continue
-        if until is not None and source.when is not None:
-            then = when(row, source)
-            if then is None or then.first > until.last:
+        if until is not None and source.date_column is not None:
+            day = row_date(row, source)
+            if day is None or day.first > until.last:
                 continue
         counts.rows += 1
         yield row
 
 
-def when(row: Cells, source: Source | FollowUp) -> Moment | None:
-    """When a row happened, if the source says which column tells it."""
-    text = row.get(source.when) if source.when else None
-    return moment(text) if isinstance(text, str) else None
+def row_date(row: Row, source: ViewColumn | FollowUpSpec) -> PartialDate | None:
+    """Extract the date of a view's row, if its source names a date column."""
+    text = row.get(source.date_column) if source.date_column else None
+    return parse_partial_date(text) if isinstance(text, str) else None
 
 
-def numbers(rows: Iterable[Cells], source: Measured, counts: Counts) -> list[Dated[float]]:
-    """The numbers of a column, all in one unit."""
-    made: list[Dated[float]] = []
+def numeric_values(
+    rows: Iterable[Row], source: QuantityColumn, counts: ExtractionCounts
+) -> list[Dated[float]]:
+    """Extract the numbers of a view's column, converted to one unit."""
+    dated_values: list[Dated[float]] = []
     for row in rows:
         value = row.get(source.column or "")
         if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value):
-            counts.reasons[Reason.NO_VALUE] += 1
+            counts.reasons[MissingReason.NO_VALUE] += 1
             continue
-        told: float | None = float(value)
+        converted: float | None = float(value)
         if source.unit is not None:
-            found = row.get(source.unit_column or "")
-            if not isinstance(found, str):
-                counts.reasons[Reason.NO_UNIT] += 1
+            unit = row.get(source.unit_column or "")
+            if not isinstance(unit, str):
+                counts.reasons[MissingReason.NO_UNIT] += 1
                 continue
-            told = convert(float(value), found, source.unit, molar_mass=source.molar_mass)
-            if told is None:
-                known = read_unit(found) is not None
-                counts.reasons[Reason.OTHER_UNIT if known else Reason.UNKNOWN_UNIT] += 1
+            converted = convert(float(value), unit, source.unit, molar_mass=source.molar_mass)
+            if converted is None:
+                is_known = parse_unit(unit) is not None
+                counts.reasons[MissingReason.OTHER_UNIT if is_known else MissingReason.UNKNOWN_UNIT] += 1
                 continue
-        assert told is not None
-        made.append((when(row, source), told))
-    return made
+        assert converted is not None
+        dated_values.append((row_date(row, source), converted))
+    return dated_values
 
 
-def categories(
-    rows: Iterable[Cells], source: Source, known: Sequence[Category], counts: Counts
+def category_values(
+    rows: Iterable[Row], source: ViewColumn, known: Sequence[Category], counts: ExtractionCounts
 ) -> list[Dated[int]]:
-    """The categories of a column, by their place in the list; one past its end is "other"."""
-    made: list[Dated[int]] = []
+    """Extract the category indices of a view's column; one past the end is "other"."""
+    dated_values: list[Dated[int]] = []
     for row in rows:
-        pairs = _pairs(row, source.column or "", source.system_column)
+        pairs = _cell_codes(row, source.column or "", source.system_column)
         if not pairs:
-            counts.reasons[Reason.NO_VALUE] += 1
+            counts.reasons[MissingReason.NO_VALUE] += 1
             continue
-        places = [place for pair in pairs for place, each in enumerate(known) if means(each, *pair)]
-        if not places:
-            foreign = _foreign(pairs, known) if source.system_column is not None else set()
-            counts.systems.update(foreign)
-            counts.reasons[Reason.OTHER_CODE] += not foreign
-        made.append((when(row, source), places[0] if places else len(known)))
-    return made
+        indices = [
+            index for pair in pairs for index, category in enumerate(known) if matches_code(category, *pair)
+        ]
+        if not indices:
+            other_systems = _other_systems(pairs, known) if source.system_column is not None else set()
+            counts.systems.update(other_systems)
+            counts.reasons[MissingReason.OTHER_CODE] += not other_systems
+        dated_values.append((row_date(row, source), indices[0] if indices else len(known)))
+    return dated_values
 
 
-def flags(rows: Iterable[Cells], source: Source, counts: Counts) -> list[Dated[bool]]:
-    """The truth values of a column; without a column every row is a yes."""
-    made: list[Dated[bool]] = []
+def flag_values(rows: Iterable[Row], source: ViewColumn, counts: ExtractionCounts) -> list[Dated[bool]]:
+    """Extract the booleans of a view's column; without a column every row is true."""
+    dated_values: list[Dated[bool]] = []
     for row in rows:
         value = True if source.column is None else row.get(source.column)
         if isinstance(value, bool):
-            made.append((when(row, source), value))
+            dated_values.append((row_date(row, source), value))
         else:
-            counts.reasons[Reason.NO_VALUE] += 1
-    return made
+            counts.reasons[MissingReason.NO_VALUE] += 1
+    return dated_values
 
 
-def dates(rows: Iterable[Cells], column: str, counts: Counts) -> list[Dated[str]]:
-    """The dates of a column, each at its own moment."""
-    made: list[Dated[str]] = []
+def date_values(rows: Iterable[Row], column: str, counts: ExtractionCounts) -> list[Dated[str]]:
+    """Extract the dates of a view's column, each with its own date."""
+    dated_values: list[Dated[str]] = []
     for row in rows:
         text = row.get(column)
-        then = moment(text) if isinstance(text, str) else None
-        if then is None:
-            counts.reasons[Reason.NO_DATE] += 1
+        day = parse_partial_date(text) if isinstance(text, str) else None
+        if day is None:
+            counts.reasons[MissingReason.NO_DATE] += 1
         else:
-            made.append((then, str(text)))
-    return made
+            dated_values.append((day, str(text)))
+    return dated_values
 
 
-def _passes(row: Cells, where: Where, counts: Counts) -> bool:
-    pairs = _pairs(row, where.column, where.system_column)
-    if any(means(where, *pair) for pair in pairs):
+def _matches_filter(row: Row, where: RowFilter, counts: ExtractionCounts) -> bool:
+    pairs = _cell_codes(row, where.column, where.system_column)
+    if any(matches_code(where, *pair) for pair in pairs):
         return True
     if where.system_column is not None:
-        counts.passed_over.update(_foreign(pairs, (where,)))
+        counts.filtered_systems.update(_other_systems(pairs, (where,)))
     return False
 
 
-def _pairs(row: Cells, column: str, system: str | None) -> list[tuple[str | None, str]]:
-    """A cell's codes with their systems; a cell may be a list. Without a system column, systems are not asked for."""
-    cell, where = row.get(column), row.get(system) if system else None
+def _cell_codes(row: Row, column: str, system: str | None) -> list[tuple[str | None, str]]:
+    """Extract the codes of a view's cell, perhaps a list, with their systems; None without a system column."""
+    cell, systems = row.get(column), row.get(system) if system else None
     cells: list[Any] = cell if isinstance(cell, list) else [cell]
-    wheres: list[Any] = where if isinstance(where, list) else [where] * len(cells)
+    system_list: list[Any] = systems if isinstance(systems, list) else [systems] * len(cells)
     return [
-        (None if system is None else str(space or ""), str(code))
-        for code, space in zip(cells, wheres, strict=False)
+        (None if system is None else str(code_system or ""), str(code))
+        for code, code_system in zip(cells, system_list, strict=False)
         if isinstance(code, str | int) and not isinstance(code, bool)
     ]
 
 
-def _foreign(pairs: Sequence[tuple[str | None, str]], known: Sequence[Meaning]) -> set[str]:
-    """The systems of a cell's codes if the study uses none of them, as they may be told."""
-    ours = {term.system for each in known for term in each.codes}
-    found = {system for system, _ in pairs}
-    return {known_system(system or None) for system in found} if not found & ours else set()
+def _other_systems(pairs: Sequence[tuple[str | None, str]], known: Sequence[CodeSet]) -> set[str]:
+    """Return the systems of extracted codes if the study uses none of them; local systems are masked."""
+    study_systems = {coding.system for code_set in known for coding in code_set.codes}
+    systems = {system for system, _ in pairs}
+    return {releasable_system(system or None) for system in systems} if not systems & study_systems else set()
 
 
 Value = float | frozenset[int] | None
-"""A number, the places of categories, or nothing."""
+"""A number, the indices of categories, or None if missing."""
 
-Gathered = Mapping[str, Rows]
+RowsByView = Mapping[str, ViewRows]
 
 
 @dataclass(frozen=True, slots=True)
-class Index:
-    """A subject's index date, as it is written and as it is known."""
+class SubjectIndexDate:
+    """Index date of a subject, as text and as a partial date."""
 
     text: str
-    at: Moment
+    date: PartialDate
 
 
-def indices(plan: Plan, rows: Gathered, subjects: Sequence[str]) -> dict[str, Index]:
-    """The index date of every subject that has one."""
-    source = plan.index
+def index_dates(
+    spec: ResolvedFeatureSpec, rows: RowsByView, subjects: Sequence[str]
+) -> dict[str, SubjectIndexDate]:
+    """Extract the index date of every subject that has one."""
+    source = spec.index_date
     if source is None:
         return {}
-    made = {}
+    by_subject = {}
     for subject in subjects:
-        counts = Counts()
-        mine = chosen(of_subject(rows, source, subject), source, None, counts)
-        found = dates(mine, source.column or "", counts)
-        texts = at_one_moment(found, source.join or Join.EARLIEST)
-        if texts and (at := moment(min(texts))) is not None:
-            made[subject] = Index(min(texts), at)
-    return made
+        counts = ExtractionCounts()
+        selected = select_rows(subject_rows(rows, source, subject), source, None, counts)
+        dated_texts = date_values(selected, source.column or "", counts)
+        texts = at_first_or_last_date(dated_texts, source.aggregation or Aggregation.EARLIEST)
+        if texts and (day := parse_partial_date(min(texts))) is not None:
+            by_subject[subject] = SubjectIndexDate(min(texts), day)
+    return by_subject
 
 
-def values(
-    each: Input, rows: Gathered, subjects: Sequence[str], index: Mapping[str, Index], counts: Counts
+def input_values(
+    spec: InputSpec,
+    rows: RowsByView,
+    subjects: Sequence[str],
+    index: Mapping[str, SubjectIndexDate],
+    counts: ExtractionCounts,
 ) -> list[Value]:
-    """The value of one input for every subject, in their order."""
-    return [_value(each, of_subject(rows, each, subject), index.get(subject), counts) for subject in subjects]
+    """Extract the value of one input (feature) for every subject, in order."""
+    return [
+        _value(spec, subject_rows(rows, spec, subject), index.get(subject), counts) for subject in subjects
+    ]
 
 
-def of_subject(rows: Gathered, source: Source | FollowUp, subject: str) -> Sequence[Cells]:
-    """The rows of one subject in the view that a source names."""
-    return rows[source.view].of.get(subject, ())
+def subject_rows(rows: RowsByView, source: ViewColumn | FollowUpSpec, subject: str) -> Sequence[Row]:
+    """Return the rows of one subject in the view from which a value is extracted."""
+    return rows[source.view].by_subject.get(subject, ())
 
 
-def _value(each: Input, rows: Sequence[Cells], index: Index | None, counts: Counts) -> Value:
-    until = None if each.after_index or index is None else index.at
-    mine = chosen(rows, each, until, counts)
-    match each.kind:
-        case Kind.NUMBER:
-            found = numbers(mine, each, counts)
-            return _banded(number(found, each.join or Join.MEAN), each.band)
-        case Kind.CATEGORY:
-            return category(categories(mine, each, each.categories, counts), each.join)
-        case Kind.AGE:
-            return _banded(_age(each, list(mine), index, counts), each.band)
-        case Kind.FLAG:
-            held = flag(flags(mine, each, counts), each.join or Join.ANY)
-            if held is None and each.column is None:
-                held = False  # the absence of any record is a no
-            return None if held is None else float(held)
-        case Kind.COUNT:
-            return float(sum(1 for _ in mine))
+def _value(
+    spec: InputSpec, rows: Sequence[Row], index: SubjectIndexDate | None, counts: ExtractionCounts
+) -> Value:
+    until = None if spec.after_index or index is None else index.date
+    selected = select_rows(rows, spec, until, counts)
+    match spec.kind:
+        case InputKind.NUMBER:
+            numbers = numeric_values(selected, spec, counts)
+            number = aggregate_number(numbers, spec.aggregation or Aggregation.MEAN)
+            return _band_midpoint(number, spec.band_width)
+        case InputKind.CATEGORY:
+            categories = category_values(selected, spec, spec.categories, counts)
+            return aggregate_category(categories, spec.aggregation)
+        case InputKind.AGE:
+            return _band_midpoint(_age(spec, list(selected), index, counts), spec.band_width)
+        case InputKind.FLAG:
+            flag = aggregate_flag(flag_values(selected, spec, counts), spec.aggregation or Aggregation.ANY)
+            if flag is None and spec.column is None:
+                flag = False  # no record means false
+            return None if flag is None else float(flag)
+        case InputKind.COUNT:
+            return float(sum(1 for _ in selected))
 
 
-def _age(each: Input, rows: Sequence[Cells], index: Index | None, counts: Counts) -> float | None:
-    found = dates(rows, each.column or "", counts)
-    texts = at_one_moment(found, each.join or Join.EARLIEST)
-    then = each.at.isoformat() if each.at is not None else index.text if index is not None else ""
+def _age(
+    spec: InputSpec, rows: Sequence[Row], index: SubjectIndexDate | None, counts: ExtractionCounts
+) -> float | None:
+    dated_texts = date_values(rows, spec.column or "", counts)
+    texts = at_first_or_last_date(dated_texts, spec.aggregation or Aggregation.EARLIEST)
+    reference = index.text if index is not None else ""
+    if spec.reference_date is not None:
+        reference = spec.reference_date.isoformat()
     if not texts:
         return None
-    years = whole_years(min(texts), then) if then else None
+    years = age_in_years(min(texts), reference) if reference else None
     return None if years is None else float(years)
 
 
-def _banded(value: float | None, width: float | None) -> float | None:
-    """The middle of the band that a number lies in: which number it was cannot be told any more."""
+def _band_midpoint(value: float | None, width: float | None) -> float | None:
+    """Return the midpoint of the band of an extracted number."""
     return value if value is None or width is None else (floor(value / width) + 0.5) * width

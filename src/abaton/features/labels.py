@@ -1,114 +1,121 @@
-"""What is learned: the label of every subject, or the reason why a subject has none."""
+"""Labels of subjects, or the reason for a missing label."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
 from abaton.features import extraction
-from abaton.features.data_quality import Reason
-from abaton.features.extraction import Cells, Counts, Gathered, Index, of_subject
-from abaton.features.specification import FollowUp, Join, Label, Outcome
-from abaton.fhir.partial_dates import Moment, plus, within
+from abaton.features.data_quality import MissingReason
+from abaton.features.extraction import ExtractionCounts, Row, RowsByView, SubjectIndexDate, subject_rows
+from abaton.features.specification import Aggregation, FollowUpSpec, LabelKind, LabelSpec
+from abaton.fhir.partial_dates import PartialDate, add_days
 
-Labelled = float | tuple[float, float] | Reason
-"""A class, a value, or days with 1 for an event and 0 for nothing until then; or why there is none."""
-
-
-def labels(
-    label: Label, rows: Gathered, subjects: Sequence[str], index: Mapping[str, Index], counts: Counts
-) -> list[Labelled]:
-    """The label of every subject, in their order."""
-    return [_label(label, rows, subject, index.get(subject), counts) for subject in subjects]
+Label = float | tuple[float, float] | MissingReason
+"""A class, a value, or days with 1 for an event and 0 for censored; or the reason for a missing label."""
 
 
-def _label(label: Label, rows: Gathered, subject: str, index: Index | None, counts: Counts) -> Labelled:
-    mine = extraction.chosen(of_subject(rows, label, subject), label, None, counts)
+def compute_labels(
+    label: LabelSpec,
+    rows: RowsByView,
+    subjects: Sequence[str],
+    index: Mapping[str, SubjectIndexDate],
+    counts: ExtractionCounts,
+) -> list[Label]:
+    """Compute the label (outcome) of every subject, in order."""
+    return [_subject_label(label, rows, subject, index.get(subject), counts) for subject in subjects]
+
+
+def _subject_label(
+    label: LabelSpec, rows: RowsByView, subject: str, index: SubjectIndexDate | None, counts: ExtractionCounts
+) -> Label:
+    selected = extraction.select_rows(subject_rows(rows, label, subject), label, None, counts)
     match label.kind:
-        case Outcome.ANY:
-            return float(any(True for _ in mine))
-        case Outcome.CLASSES:
-            places = extraction.category(
-                extraction.categories(mine, label, label.classes, counts), label.join
+        case LabelKind.ANY:
+            return float(any(True for _ in selected))
+        case LabelKind.CLASSES:
+            classes = extraction.aggregate_category(
+                extraction.category_values(selected, label, label.classes, counts), label.aggregation
             )
-            place = min(places) if places else len(label.classes)
-            return float(place) if place < len(label.classes) else Reason.NO_LABEL
-        case Outcome.THRESHOLD | Outcome.VALUE:
-            found = extraction.numbers(mine, label, counts)
-            value = extraction.number(found, label.join or Join.MEAN)
+            class_index = min(classes) if classes else len(label.classes)
+            return float(class_index) if class_index < len(label.classes) else MissingReason.NO_LABEL
+        case LabelKind.THRESHOLD | LabelKind.VALUE:
+            numbers = extraction.numeric_values(selected, label, counts)
+            value = extraction.aggregate_number(numbers, label.aggregation or Aggregation.MEAN)
             if value is None:
-                return Reason.NO_LABEL
-            return value if label.above is None else float(value > label.above)
-        case Outcome.EVENT:
-            watched = None if label.follow_up is None else _dates(rows, label.follow_up, subject)
-            return _event(label, list(mine), watched, index)
-        case Outcome.TIME:
+                return MissingReason.NO_LABEL
+            return value if label.threshold is None else float(value > label.threshold)
+        case LabelKind.EVENT:
+            visits = None if label.follow_up is None else _source_dates(rows, label.follow_up, subject)
+            return _event_label(label, list(selected), visits, index)
+        case LabelKind.TIME:
             contacts, deaths = (
-                [] if source is None else _dates(rows, source, subject)
+                [] if source is None else _source_dates(rows, source, subject)
                 for source in (label.follow_up, label.death)
             )
-            return _time(label, list(mine), contacts, deaths, index)
+            return _survival_label(label, list(selected), contacts, deaths, index)
 
 
-def _dates(rows: Gathered, source: FollowUp, subject: str) -> list[Moment]:
-    found = (
-        extraction.when(row, source)
-        for row in extraction.chosen(of_subject(rows, source, subject), source, None, Counts())
+def _source_dates(rows: RowsByView, source: FollowUpSpec, subject: str) -> list[PartialDate]:
+    dates = (
+        extraction.row_date(row, source)
+        for row in extraction.select_rows(
+            subject_rows(rows, source, subject), source, None, ExtractionCounts()
+        )
     )
-    return [then for then in found if then is not None]
+    return [day for day in dates if day is not None]
 
 
-def _event(
-    label: Label, rows: Sequence[Cells], watched: list[Moment] | None, index: Index | None
-) -> Labelled:
-    """Whether an event fell in the window after the index date; who was not watched to its end is left out."""
-    if index is None or label.days is None:
-        return Reason.NO_DATE
-    events = [extraction.when(row, label) for row in rows]
+def _event_label(
+    label: LabelSpec, rows: Sequence[Row], contacts: list[PartialDate] | None, index: SubjectIndexDate | None
+) -> Label:
+    """Return the label of an event in the outcome window; without complete follow-up there is none."""
+    if index is None or label.window_days is None:
+        return MissingReason.NO_DATE
+    events = [extraction.row_date(row, label) for row in rows]
     if None in events:
-        return Reason.NO_DATE
-    known = [then for then in events if then is not None]
-    if any(then.last <= index.at.first for then in known):
-        return Reason.BEFORE
-    answers = [within(then, index.at, label.days) for then in known]
-    if True in answers:
+        return MissingReason.NO_DATE
+    known = [day for day in events if day is not None]
+    if any(day.last <= index.date.first for day in known):
+        return MissingReason.BEFORE
+    in_window = [day.is_in_window(index.date, label.window_days) for day in known]
+    if True in in_window:
         return 1.0
-    if None in answers:
-        return Reason.COARSE_DATE
-    end = plus(index.at.last, label.days)
-    if known or watched is None or any(then.first >= end for then in watched):
+    if None in in_window:
+        return MissingReason.COARSE_DATE
+    end = add_days(index.date.last, label.window_days)
+    if known or contacts is None or any(day.first >= end for day in contacts):
         return 0.0
-    return Reason.CENSORED
+    return MissingReason.CENSORED
 
 
-def _time(
-    label: Label,
-    rows: Sequence[Cells],
-    contacts: Sequence[Moment],
-    deaths: Sequence[Moment],
-    index: Index | None,
-) -> Labelled:
-    """How many days after the index date the first event was, or until when there was none.
+def _survival_label(
+    label: LabelSpec,
+    rows: Sequence[Row],
+    contacts: Sequence[PartialDate],
+    deaths: Sequence[PartialDate],
+    index: SubjectIndexDate | None,
+) -> Label:
+    """Return the survival label: days from the index date to the first event or the end of follow-up.
 
-    Nobody is watched longer than the window, beyond a death, or beyond the last contact; an event is a contact, too,
-    and counts on the day of a death. Who has had the event by the index date, or was not watched for a day, is left
-    out.
+    Follow-up ends with the outcome window, a death or the last contact. An event is a contact too, and counts on the
+    day of a death. Subjects with an event by the index date, or with less than one day of follow-up, are excluded.
     """
-    if index is None or label.days is None:
-        return Reason.NO_DATE
-    start, events = index.at, [extraction.when(row, label) for row in rows]
-    known = sorted(then for then in events if then is not None)
+    if index is None or label.window_days is None:
+        return MissingReason.NO_DATE
+    start, events = index.date, [extraction.row_date(row, label) for row in rows]
+    known = sorted(day for day in events if day is not None)
     if len(known) < len(events):
-        return Reason.NO_DATE
-    if any(then.last <= start.first for then in known):
-        return Reason.BEFORE
-    end = plus(start.last, label.days)
-    seen = [then for then in known if then.first <= end]
-    dying = sorted(then for then in deaths if then.first <= end)
-    if any(then.first != then.last for then in (start, *seen[:1], *dying[:1])):
-        return Reason.COARSE_DATE
-    died = min((then.first for then in dying), default=end)
-    if seen and seen[0].first <= died:
-        return float((seen[0].first - start.first).days), 1.0
-    last = max((then.first for then in (*contacts, *known)), default=start.first)
-    watched = (min(end, died, last) - start.first).days
-    return (float(watched), 0.0) if watched > 0 else Reason.CENSORED
+        return MissingReason.NO_DATE
+    if any(day.last <= start.first for day in known):
+        return MissingReason.BEFORE
+    end = add_days(start.last, label.window_days)
+    observed = [day for day in known if day.first <= end]
+    death_dates = sorted(day for day in deaths if day.first <= end)
+    if any(day.first != day.last for day in (start, *observed[:1], *death_dates[:1])):
+        return MissingReason.COARSE_DATE
+    death = min((day.first for day in death_dates), default=end)
+    if observed and observed[0].first <= death:
+        return float((observed[0].first - start.first).days), 1.0
+    last_contact = max((day.first for day in (*contacts, *known)), default=start.first)
+    follow_up_days = (min(end, death, last_contact) - start.first).days
+    return (float(follow_up_days), 0.0) if follow_up_days > 0 else MissingReason.CENSORED

@@ -1,7 +1,8 @@
-"""Scaling by statistics that the federation computes without sharing rows.
+"""Scaling with statistics computed by the federation without sharing rows.
 
-A site gives three numbers per column: how many values, their sum, and the sum of their squares. From those of all sites
-follow the mean and the deviation of the whole. What fewer subjects than the floor have is not given at all.
+A site releases count, sum and sum of squares per column, from which mean and standard deviation over all sites follow.
+The sum of a binary column is a count of subjects, so it is withheld if either value is rare. Sums of squares lose
+precision where the mean is a million times the deviation; such a column is treated as constant.
 """
 
 from __future__ import annotations
@@ -14,58 +15,58 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from abaton.errors import Refused, SettingsError
-from abaton.features.table import Column, Table
+from abaton.errors import RefusedError, SettingsError
+from abaton.features.table import FeatureColumn, FeatureTable
 
-_FLAT = 1e-12
-"""A variance below this part of the mean's square is rounding: the column is constant."""
+_MIN_RELATIVE_VARIANCE = 1e-12
+"""A smaller ratio of variance to squared mean is rounding: the column is constant."""
 
 
 @dataclass(frozen=True, slots=True)
-class Moments:
-    """Of one column: how many values there are, their sum, and the sum of their squares."""
+class ColumnMoments:
+    """Count, sum and sum of squares of one column."""
 
     count: int = 0
-    total: float = 0.0
-    squares: float = 0.0
+    sum: float = 0.0
+    squared_sum: float = 0.0
 
     @property
     def mean(self) -> float:
-        """The mean; 0 if nobody has a value."""
-        return self.total / self.count if self.count else 0.0
+        """Return the mean of a column for scaling; 0 without values."""
+        return self.sum / self.count if self.count else 0.0
 
     @property
-    def deviation(self) -> float:
-        """The standard deviation; 1 for a constant column, which scaling then leaves at 0."""
+    def std(self) -> float:
+        """Return the standard deviation for scaling; 1 for a constant column, which is then mapped to 0."""
         if not self.count:
             return 1.0
-        variance = self.squares / self.count - self.mean**2
-        return sqrt(variance) if variance > _FLAT * max(1e-300, self.mean**2) else 1.0
+        variance = self.squared_sum / self.count - self.mean**2
+        return sqrt(variance) if variance > _MIN_RELATIVE_VARIANCE * max(1e-300, self.mean**2) else 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Statistics:
-    """What a site, or the federation, tells about its columns; nothing else has to leave for scaling.
+class ColumnStatistics:
+    """Statistics of the columns of a site or of the federation.
 
-    >>> site = Statistics({"age": Moments(10, 500.0, 25_250.0)})
-    >>> both = pooled([site, site])
-    >>> both.of["age"].mean, round(both.of["age"].deviation, 6)
+    >>> site = ColumnStatistics({"age": ColumnMoments(10, 500.0, 25_250.0)})
+    >>> both = pool_statistics([site, site])
+    >>> both.columns["age"].mean, round(both.columns["age"].std, 6)
     (50.0, 5.0)
     """
 
-    of: dict[str, Moments]
+    columns: dict[str, ColumnMoments]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Scaled:
-    """A table ready for a learner: no gaps, numbers around 0.
+class ScaledTable:
+    """Table ready for a learner: no missing values, numbers centred at 0.
 
     Attributes:
         columns: The names of the columns.
         x: float32, one row per subject.
-        y: Classes as int64, or values as float32; of times two columns: the time, and 1 for an event or 0 for none.
-        classes: The names of the classes; none for values and times.
-        subjects: Whose row it is.
+        y: Classes as int64, or values as float32; for survival two columns: time, and 1 for an event or 0 for censored.
+        classes: The names of the classes; empty for regression and survival.
+        subjects: The subject of each row.
     """
 
     columns: tuple[str, ...]
@@ -78,83 +79,87 @@ class Scaled:
         return len(self.subjects)
 
     def __repr__(self) -> str:
-        return f"Scaled({len(self.columns)} columns)"
+        return f"ScaledTable({len(self.columns)} columns)"
 
 
-def statistics(table: Table) -> Statistics:
-    """What a site tells: only columns that are scaled or filled with a mean, only if enough subjects have a value.
+def column_statistics(table: FeatureTable) -> ColumnStatistics:
+    """Return the scaling statistics that a site releases: of columns scaled or imputed, with enough values.
 
     Raises:
-        Refused: The whole table has fewer subjects than the floor.
+        RefusedError: The table has fewer subjects than the minimum cell count.
     """
-    if len(table) < table.floor:
-        raise Refused(
-            f"the table has fewer than {table.floor} subjects",
+    if len(table) < table.min_cell_count:
+        raise RefusedError(
+            f"the table has fewer than {table.min_cell_count} subjects",
             where="statistics",
-            remedy="nothing can be told of so few; the site cannot take part yet",
+            remedy="add subjects; no statistics are released for fewer",
         )
-    made = {}
+    columns = {}
     for i, column in enumerate(table.columns):
-        if column.pooled:
-            made[column.name] = _moments(column, table.x[:, i], table.floor)
-    return Statistics(made)
+        if column.has_statistics:
+            columns[column.name] = _column_moments(column, table.x[:, i], table.min_cell_count)
+    return ColumnStatistics(columns)
 
 
-def _moments(column: Column, values: NDArray[np.float64], floor: int) -> Moments:
+def _column_moments(column: FeatureColumn, values: NDArray[np.float64], min_cell_count: int) -> ColumnMoments:
     known = values[~np.isnan(values)]
-    yes = int(np.count_nonzero(known))
-    # The sum of a yes-or-no column is a count of people: few of either kind are not told.
-    if len(known) < floor or (not column.measured and (0 < yes < floor or 0 < len(known) - yes < floor)):
-        return Moments()
-    return Moments(len(known), fsum(known), fsum(known * known))
+    nonzero = int(np.count_nonzero(known))
+    # The sum of a binary column is a count of subjects: rare values are suppressed.
+    if len(known) < min_cell_count or (
+        not column.is_numeric and (0 < nonzero < min_cell_count or 0 < len(known) - nonzero < min_cell_count)
+    ):
+        return ColumnMoments()
+    return ColumnMoments(len(known), fsum(known), fsum(known * known))
 
 
-def pooled(sites: Iterable[Statistics]) -> Statistics:
-    """The statistics of all sites together; the same in whatever order they come.
+def pool_statistics(sites: Iterable[ColumnStatistics]) -> ColumnStatistics:
+    """Pool the scaling statistics of all sites, independent of their order.
 
     Raises:
-        SettingsError: The sites do not speak of the same columns.
+        SettingsError: The sites have different columns.
     """
-    given = list(sites)
-    if not given:
-        raise SettingsError("there are no statistics", where="pooling", remedy="ask at least one site")
-    names = list(given[0].of)
-    if any(list(each.of) != names for each in given):
+    released = list(sites)
+    if not released:
+        raise SettingsError("no site has statistics", where="pooling", remedy="add at least one site")
+    names = list(released[0].columns)
+    if any(list(site.columns) != names for site in released):
         raise SettingsError(
-            "the sites tell of different columns", where="pooling", remedy="give all sites the same study"
+            "the sites have different columns", where="pooling", remedy="use the same study at all sites"
         )
-    return Statistics({name: _sum([each.of[name] for each in given]) for name in names})
-
-
-def _sum(parts: Sequence[Moments]) -> Moments:
-    return Moments(
-        sum(part.count for part in parts),
-        fsum(part.total for part in parts),
-        fsum(part.squares for part in parts),
+    return ColumnStatistics(
+        {name: _sum_column_moments([site.columns[name] for site in released]) for name in names}
     )
 
 
-def scaled(table: Table, federation: Statistics) -> Scaled:
-    """Fill gaps with the federation's means and bring measured columns to mean 0 and deviation 1.
+def _sum_column_moments(column_moments: Sequence[ColumnMoments]) -> ColumnMoments:
+    return ColumnMoments(
+        sum(site.count for site in column_moments),
+        fsum(site.sum for site in column_moments),
+        fsum(site.squared_sum for site in column_moments),
+    )
+
+
+def scale_table(table: FeatureTable, federation: ColumnStatistics) -> ScaledTable:
+    """Scale a feature table: impute by the federation's means and standardise numeric columns.
 
     Raises:
-        SettingsError: The statistics are of another plan.
+        SettingsError: The statistics belong to another specification.
     """
-    wanted = [column.name for column in table.columns if column.pooled]
-    if wanted != list(federation.of):
+    pooled_columns = [column.name for column in table.columns if column.has_statistics]
+    if pooled_columns != list(federation.columns):
         raise SettingsError(
-            "the statistics do not belong to this table",
+            "the statistics and the table have different columns",
             where="scaling",
-            remedy="use those of the same study",
+            remedy="use statistics of the same study",
         )
     x = table.x.copy()
     for i, column in enumerate(table.columns):
-        if not column.pooled:
+        if not column.has_statistics:
             continue
-        moments, values = federation.of[column.name], x[:, i]
-        values[np.isnan(values)] = moments.mean
-        if column.measured:
-            x[:, i] = (values - moments.mean) / moments.deviation
+        column_moments, values = federation.columns[column.name], x[:, i]
+        values[np.isnan(values)] = column_moments.mean
+        if column.is_numeric:
+            x[:, i] = (values - column_moments.mean) / column_moments.std
     y = table.y if table.classes else table.y.astype(np.float32)
     names = tuple(column.name for column in table.columns)
-    return Scaled(names, x.astype(np.float32), y, table.classes, table.subjects)
+    return ScaledTable(names, x.astype(np.float32), y, table.classes, table.subjects)

@@ -1,12 +1,12 @@
-"""Features: which columns of which views become which inputs of a model, and what is learned from them.
+"""Feature specification: which columns of which views become model inputs, and the label.
 
-The settings are the study document's table ``[features]`` itself: one model, read, checked and written back as it
-stands. With the views it makes one :class:`Plan`, the same at every site.
+The settings are the ``[features]`` section of the study document. With the views they form one
+:class:`ResolvedFeatureSpec`, the same at every site.
 
 Invariants:
-(1) everything here is frozen and made of plain values;
-(2) the order of inputs and categories is the order of the study document: it is the order of the columns;
-(3) two sites with the same plan make the same columns, whatever their records hold.
+(1) everything here is frozen and consists of plain values;
+(2) the order of inputs and categories in the study document is the order of the columns;
+(3) two sites with the same specification build the same columns, whatever their records contain.
 """
 
 from __future__ import annotations
@@ -16,13 +16,21 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from abaton.documents.fields import Day, Name, Part, Span, Term, Text, fault
-from abaton.documents.fields import days as days_of
-from abaton.fhir.ucum import convertible, read_unit
+from abaton.documents.fields import (
+    Coding,
+    DateField,
+    Duration,
+    Name,
+    Section,
+    Text,
+    duration_days,
+    field_error,
+)
+from abaton.fhir.ucum import convertible, parse_unit
 
 
-class Kind(StrEnum):
-    """What an input is: a measured number, one of some categories, an age, yes or no, or how many."""
+class InputKind(StrEnum):
+    """Kind of an input: number, category, age, flag, or count of rows."""
 
     NUMBER = "number"
     CATEGORY = "category"
@@ -31,8 +39,8 @@ class Kind(StrEnum):
     COUNT = "count"
 
 
-class Join(StrEnum):
-    """How several rows of one subject become one value."""
+class Aggregation(StrEnum):
+    """Aggregation of several rows of one subject to one value."""
 
     LATEST = "latest"
     EARLIEST = "earliest"
@@ -43,19 +51,16 @@ class Join(StrEnum):
     ANY = "any"
 
 
-class Missing(StrEnum):
-    """What stands for a value that is not there: the federation's mean, a constant, or the subject is left out."""
+class Imputation(StrEnum):
+    """Replacement of a missing value: the federation's mean, a constant, or dropping the subject."""
 
     MEAN = "mean"
     CONSTANT = "constant"
     DROP = "drop"
 
 
-class Outcome(StrEnum):
-    """What is learned: whether a row exists, a class by codes, a side of a threshold, a value, an event in time.
-
-    ``event`` is whether it happens within a time, ``time`` how long it takes until it happens.
-    """
+class LabelKind(StrEnum):
+    """Kind of a label: presence of a row, class, threshold, value, event in a window, or time to event."""
 
     ANY = "any"
     CLASSES = "classes"
@@ -65,305 +70,341 @@ class Outcome(StrEnum):
     TIME = "time"
 
 
-_JOINS: dict[Kind, tuple[Join, ...]] = {
-    Kind.NUMBER: (Join.LATEST, Join.EARLIEST, Join.MEAN, Join.MIN, Join.MAX),
-    Kind.CATEGORY: (Join.LATEST, Join.EARLIEST, Join.ANY),
-    Kind.AGE: (Join.LATEST, Join.EARLIEST),
-    Kind.FLAG: (Join.ANY, Join.LATEST, Join.EARLIEST),
-    Kind.COUNT: (Join.COUNT,),
+_AGGREGATIONS: dict[InputKind, tuple[Aggregation, ...]] = {
+    InputKind.NUMBER: (
+        Aggregation.LATEST,
+        Aggregation.EARLIEST,
+        Aggregation.MEAN,
+        Aggregation.MIN,
+        Aggregation.MAX,
+    ),
+    InputKind.CATEGORY: (Aggregation.LATEST, Aggregation.EARLIEST, Aggregation.ANY),
+    InputKind.AGE: (Aggregation.LATEST, Aggregation.EARLIEST),
+    InputKind.FLAG: (Aggregation.ANY, Aggregation.LATEST, Aggregation.EARLIEST),
+    InputKind.COUNT: (Aggregation.COUNT,),
 }
-_ORDERED = (Join.LATEST, Join.EARLIEST)
+_ORDERED = (Aggregation.LATEST, Aggregation.EARLIEST)
 
 
-class Where(Part):
-    """Only rows count whose column holds one of the codes or values."""
+class RowFilter(Section):
+    """Filter of rows by codes or values of a column."""
 
     column: Text
     system_column: Text | None = None
-    codes: tuple[Term, ...] = ()
+    codes: tuple[Coding, ...] = ()
     values: tuple[Text, ...] = ()
 
     @model_validator(mode="after")
-    def _some(self) -> Self:
+    def _check_filter(self) -> Self:
         if not self.codes and not self.values:
-            raise fault("the filter names neither codes nor values", "write codes = [...] or values = [...]")
+            raise field_error(
+                "the filter names neither codes nor values", "write codes = [...] or values = [...]"
+            )
         return self
 
 
-class Category(Part):
-    """A category or class, and the codes or plain values that mean it."""
+class Category(Section):
+    """Category or class with its codes or values."""
 
     name: Text
-    codes: tuple[Term, ...] = ()
+    codes: tuple[Coding, ...] = ()
     values: tuple[Text, ...] = ()
 
 
-Meaning = Where | Category
-"""Something that has codes and values."""
+CodeSet = RowFilter | Category
+"""Filter or category with codes and values."""
 
 
-def means(meaning: Meaning, system: str | None, code: str) -> bool:
-    """Whether a cell means a category or is found by a filter; without its system it is compared by code alone.
+def matches_code(codes: CodeSet, system: str | None, code: str) -> bool:
+    """Return whether a cell matches a category or filter of a feature specification; no system: code only.
 
-    >>> means(Category(name="female", values=("female",)), None, "female")
+    >>> matches_code(Category(name="female", values=("female",)), None, "female")
     True
     """
-    return code in meaning.values or any(
-        term.matches(term.system if system is None else system, code) for term in meaning.codes
+    return code in codes.values or any(
+        coding.matches(coding.system if system is None else system, code) for coding in codes.codes
     )
 
 
-def _check_categories(categories: tuple[Category, ...], least: int) -> None:
+def _check_categories(categories: tuple[Category, ...], min_categories: int) -> None:
     names = [category.name for category in categories]
-    if len(names) < least or len(set(names)) < len(names) or {"other", "missing"} & set(names):
-        raise fault(
-            "the list of categories or classes is too short, repeats itself or uses 'other' or 'missing'",
-            f"give at least {least}, each with its own name",
+    if len(names) < min_categories or len(set(names)) < len(names) or {"other", "missing"} & set(names):
+        raise field_error(
+            "the list of categories or classes is too short, has duplicates or uses 'other' or 'missing'",
+            f"give at least {min_categories}, each with its own name",
         )
-    meant = [
+    named_codes = [
         (category.name, key)
         for category in categories
-        for key in (*((term.system, term.code) for term in category.codes), *category.values)
+        for key in (*((coding.system, coding.code) for coding in category.codes), *category.values)
     ]
-    keys = [key for _, key in meant]
-    twice = next((name for name, key in meant if keys.count(key) > 1), None)
-    if twice is not None or not all(category.codes or category.values for category in categories):
-        raise fault(
-            f"a code means nothing, or two things (see '{twice or categories[0].name}')",
-            "give each category codes or values of its own",
+    keys = [key for _, key in named_codes]
+    repeated = next((name for name, key in named_codes if keys.count(key) > 1), None)
+    if repeated is not None or not all(category.codes or category.values for category in categories):
+        raise field_error(
+            f"a category has no codes, or a code has two categories (see '{repeated or categories[0].name}')",
+            "give each category its own codes or values",
         )
 
 
-class Source(Part):
-    """Where values come from: a view, its columns, which rows, and how those of one subject are joined."""
+class ViewColumn(Section):
+    """Source of values: view, columns, row filter, and aggregation per subject."""
 
     view: Name
     column: Text | None = None
     system_column: Text | None = None
-    when: Text | None = None
-    where: Where | None = None
-    join: Join | None = None
+    date_column: Text | None = None
+    where: RowFilter | None = None
+    aggregation: Aggregation | None = None
 
     @model_validator(mode="after")
-    def _ordered(self) -> Self:
-        if self.join in _ORDERED and self.when is None and not self._dates_itself:
-            raise fault(f"'{self.join}' needs to know when", "name the column with the date: when = '...'")
+    def _check_order(self) -> Self:
+        if self.aggregation in _ORDERED and self.date_column is None and not self._is_date_column:
+            raise field_error(
+                f"'{self.aggregation}' has no date", "name the column with the date: date_column = '...'"
+            )
         return self
 
     @property
-    def _dates_itself(self) -> bool:
-        """Whether the column is the date that the rows are ordered by."""
+    def _is_date_column(self) -> bool:
+        """Return whether the column of a feature specification is the date by which rows are ordered."""
         return False
 
     @property
     def columns(self) -> dict[str, str]:
-        """The columns that are named, by the key that names them."""
-        keys = {"column": self.column, "system_column": self.system_column, "when": self.when}
+        """Return the view columns that a feature specification names, by key."""
+        keys = {"column": self.column, "system_column": self.system_column, "date_column": self.date_column}
         return {key: name for key, name in keys.items() if name is not None}
 
 
-class IndexDate(Source):
-    """The date of each subject to which ages and events refer."""
+class IndexDate(ViewColumn):
+    """Index date of each subject, to which ages and events refer."""
 
     column: Text
 
     @property
-    def _dates_itself(self) -> bool:
+    def _is_date_column(self) -> bool:
         return True
 
     @model_validator(mode="after")
-    def _joined(self) -> Self:
-        if self.join not in (None, *_ORDERED):
-            raise fault("a date is the earliest or the latest", "write join = 'earliest' or 'latest'")
+    def _check_aggregation(self) -> Self:
+        if self.aggregation not in (None, *_ORDERED):
+            raise field_error(
+                f"an index date is not aggregated by '{self.aggregation}'",
+                "write aggregation = 'earliest' or 'latest'",
+            )
         return self
 
 
-class Measured(Source):
-    """Rows whose column may be a number with a unit."""
+class QuantityColumn(ViewColumn):
+    """Source of numbers that may have a unit."""
 
     unit: Text | None = None
     unit_column: Text | None = None
     molar_mass: float | None = Field(None, gt=0)
 
     @model_validator(mode="after")
-    def _units(self) -> Self:
+    def _check_units(self) -> Self:
         if (self.unit is None) != (self.unit_column is None):
-            raise fault(
-                "'unit' and 'unit_column' belong together",
-                "name the unit that is wanted and the column that tells which one it is",
+            raise field_error(
+                "one of 'unit' and 'unit_column' is missing",
+                "name the target unit and the column with the unit of each value",
             )
-        if self.unit is not None and read_unit(self.unit) is None:
-            raise fault("this is not a unit of UCUM", "write for example mm[Hg], mg/dL, a or {score}")
+        if self.unit is not None and parse_unit(self.unit) is None:
+            raise field_error("this is not a UCUM unit", "write for example mm[Hg], mg/dL, a or {score}")
         if self.molar_mass is not None and not convertible("mol", "g", molar_mass=self.molar_mass):
-            raise fault("this molar mass cannot be used", "give grams per mole")
+            raise field_error("this molar mass is out of range", "give grams per mole")
         return self
 
     @property
     def columns(self) -> dict[str, str]:
-        """The columns that are named, by the key that names them."""
+        """Return the view columns that a feature specification names, with that of the unit, by key."""
         return super().columns | ({"unit_column": self.unit_column} if self.unit_column else {})
 
 
-class Input(Measured):
+class InputSpec(QuantityColumn):
     """One input of the model."""
 
     name: Name
-    kind: Kind
-    wrong_unit: Literal["missing", "refuse"] = "missing"
+    kind: InputKind
+    on_unit_mismatch: Literal["missing", "refuse"] = "missing"
     categories: tuple[Category, ...] = ()
-    at: Day | None = None
-    band: float | None = Field(None, gt=0)
-    missing: Missing = Missing.MEAN
-    fill: float | str | None = None
-    indicator: bool = False
+    reference_date: DateField | None = None
+    band_width: float | None = Field(None, gt=0)
+    imputation: Imputation = Imputation.MEAN
+    fill_value: float | str | None = None
+    missing_indicator: bool = False
     after_index: bool = False
 
     @property
-    def _dates_itself(self) -> bool:
-        return getattr(self, "kind", None) is Kind.AGE
+    def _is_date_column(self) -> bool:
+        return getattr(self, "kind", None) is InputKind.AGE
 
     @model_validator(mode="after")
-    def _fits_its_kind(self) -> Self:
+    def _check_kind(self) -> Self:
         kind = self.kind
-        if kind in (Kind.NUMBER, Kind.CATEGORY, Kind.AGE) and self.column is None:
-            raise fault(f"kind '{kind}' needs a column", "name the column with the value: column = '...'")
-        if kind is Kind.COUNT and self.column is not None:
-            raise fault("rows are counted, not a column", "remove 'column', and choose rows by 'where'")
-        if self.join is not None and self.join not in _JOINS[kind]:
-            ways = ", ".join(_JOINS[kind])
-            raise fault(f"kind '{kind}' cannot be joined by '{self.join}'", f"choose {ways}")
-        for key, kinds in _OWN_KEYS.items():
+        if kind in (InputKind.NUMBER, InputKind.CATEGORY, InputKind.AGE) and self.column is None:
+            raise field_error(
+                f"kind '{kind}' has no column", "name the column with the value: column = '...'"
+            )
+        if kind is InputKind.COUNT and self.column is not None:
+            raise field_error("kind 'count' counts rows", "remove 'column', and select rows with 'where'")
+        if self.aggregation is not None and self.aggregation not in _AGGREGATIONS[kind]:
+            choices = ", ".join(_AGGREGATIONS[kind])
+            raise field_error(f"kind '{kind}' is not aggregated by '{self.aggregation}'", f"choose {choices}")
+        for key, kinds in _KEY_KINDS.items():
             if getattr(self, key) and kind not in kinds:
-                raise fault(f"'{key}' does not belong to kind '{kind}'", f"remove '{key}'")
-        if kind is Kind.CATEGORY:
+                raise field_error(f"'{key}' is not a key of kind '{kind}'", f"remove '{key}'")
+        if kind is InputKind.CATEGORY:
             _check_categories(self.categories, 1)
-        return self._filled()
+        return self._check_imputation()
 
-    def _filled(self) -> Self:
-        never = self.kind is Kind.COUNT or (self.kind is Kind.FLAG and self.column is None)
-        if never and (self.missing is not Missing.MEAN or self.indicator):
-            raise fault("without a row this is 0, so it is never missing", "remove 'missing' and 'indicator'")
-        if (self.missing is Missing.CONSTANT) != (self.fill is not None):
-            raise fault("'fill' belongs to missing = 'constant'", "give both or neither")
-        if self.kind is Kind.CATEGORY:
-            fits = self.fill is None or self.fill in [category.name for category in self.categories]
+    def _check_imputation(self) -> Self:
+        is_never_missing = self.kind is InputKind.COUNT or (
+            self.kind is InputKind.FLAG and self.column is None
+        )
+        if is_never_missing and (self.imputation is not Imputation.MEAN or self.missing_indicator):
+            raise field_error(
+                "without a row this input is 0, so it is never missing",
+                "remove 'imputation' and 'missing_indicator'",
+            )
+        if (self.imputation is Imputation.CONSTANT) != (self.fill_value is not None):
+            raise field_error(
+                "one of 'fill_value' and imputation = 'constant' is missing", "give both or neither"
+            )
+        if self.kind is InputKind.CATEGORY:
+            is_valid = self.fill_value in (None, *(category.name for category in self.categories))
         else:
-            fits = self.fill is None or isinstance(self.fill, int | float)
-        if not fits:
-            raise fault("'fill' is not a value of this input", "give a number, or the name of a category")
-        if self.missing is Missing.DROP and self.indicator:
-            raise fault("a subject that is left out needs no indicator", "remove 'indicator'")
+            is_valid = self.fill_value is None or isinstance(self.fill_value, int | float)
+        if not is_valid:
+            raise field_error(
+                "'fill_value' is not a value of this input", "give a number, or the name of a category"
+            )
+        if self.imputation is Imputation.DROP and self.missing_indicator:
+            raise field_error(
+                "'missing_indicator' has no effect on dropped subjects", "remove 'missing_indicator'"
+            )
         return self
 
 
-_OWN_KEYS: dict[str, tuple[Kind, ...]] = {
-    "categories": (Kind.CATEGORY,),
-    "system_column": (Kind.CATEGORY,),
-    "unit": (Kind.NUMBER,),
-    "molar_mass": (Kind.NUMBER,),
-    "at": (Kind.AGE,),
-    "band": (Kind.NUMBER, Kind.AGE),
+_KEY_KINDS: dict[str, tuple[InputKind, ...]] = {
+    "categories": (InputKind.CATEGORY,),
+    "system_column": (InputKind.CATEGORY,),
+    "unit": (InputKind.NUMBER,),
+    "molar_mass": (InputKind.NUMBER,),
+    "reference_date": (InputKind.AGE,),
+    "band_width": (InputKind.NUMBER, InputKind.AGE),
 }
 
 
-class FollowUp(Part):
-    """Rows that say until when a subject was watched: the latest of contacts, the earliest of deaths."""
+class FollowUpSpec(Section):
+    """Rows with dates of follow-up contacts (the latest counts) or deaths (the earliest counts)."""
 
     view: Name
-    when: Text
-    where: Where | None = None
+    date_column: Text
+    where: RowFilter | None = None
 
 
-class Label(Measured):
-    """What is learned: a class, a value, whether an event happens within a time, or how long it takes."""
+class LabelSpec(QuantityColumn):
+    """Label of the model: a class, a value, an event in a window, or a time to event."""
 
     name: Name = "label"
-    kind: Outcome
+    kind: LabelKind
     classes: tuple[Category, ...] = ()
-    above: float | None = None
-    window: Span | None = None
-    follow_up: FollowUp | None = None
-    death: FollowUp | None = None
+    threshold: float | None = None
+    outcome_window: Duration | None = None
+    follow_up: FollowUpSpec | None = None
+    death: FollowUpSpec | None = None
 
     @model_validator(mode="after")
-    def _fits_its_kind(self) -> Self:
+    def _check_kind(self) -> Self:
         given = {
             key
-            for key in ("column", "classes", "above", "window", "follow_up", "death", "unit")
+            for key in ("column", "classes", "threshold", "outcome_window", "follow_up", "death", "unit")
             if getattr(self, key) not in (None, ())
         }
-        needed, allowed = _LABELS[self.kind]
-        if missing := needed - given:
-            raise fault(f"a label of kind '{self.kind}' needs '{sorted(missing)[0]}'", "add it")
-        if strange := given - needed - allowed:
-            raise fault(
-                f"'{sorted(strange)[0]}' does not belong to a label of kind '{self.kind}'", "remove it"
+        required, allowed = _LABEL_KEYS[self.kind]
+        if missing := required - given:
+            raise field_error(f"a label of kind '{self.kind}' has no '{sorted(missing)[0]}'", "add it")
+        if unexpected := given - required - allowed:
+            raise field_error(
+                f"'{sorted(unexpected)[0]}' is not a key of a label of kind '{self.kind}'", "remove it"
             )
-        if self.kind is Outcome.CLASSES:
+        if self.kind is LabelKind.CLASSES:
             _check_categories(self.classes, 2)
-        if self.kind in DATED and self.when is None:
-            raise fault("an event needs its date", "name the column: when = '...'")
-        numeric = self.kind in (Outcome.THRESHOLD, Outcome.VALUE)
-        ways = _JOINS[Kind.NUMBER] if numeric else _ORDERED if self.kind is Outcome.CLASSES else ()
-        if self.join is not None and self.join not in ways:
-            told = f"choose {', '.join(ways)}" if ways else "remove 'join'"
-            raise fault(f"a label of kind '{self.kind}' is not joined by '{self.join}'", told)
+        if self.kind in EVENT_LABELS and self.date_column is None:
+            raise field_error("an event has no date", "name the column: date_column = '...'")
+        aggregations: tuple[Aggregation, ...] = ()
+        if self.kind in (LabelKind.THRESHOLD, LabelKind.VALUE):
+            aggregations = _AGGREGATIONS[InputKind.NUMBER]
+        elif self.kind is LabelKind.CLASSES:
+            aggregations = _ORDERED
+        if self.aggregation is not None and self.aggregation not in aggregations:
+            remedy = f"choose {', '.join(aggregations)}" if aggregations else "remove 'aggregation'"
+            raise field_error(
+                f"a label of kind '{self.kind}' is not aggregated by '{self.aggregation}'", remedy
+            )
         return self
 
     @property
-    def names(self) -> tuple[str, ...]:
-        """The names of the classes; none for a value or a time."""
-        if self.kind in (Outcome.VALUE, Outcome.TIME):
+    def class_names(self) -> tuple[str, ...]:
+        """Return the class names of the label specification; empty for regression and survival."""
+        if self.kind in (LabelKind.VALUE, LabelKind.TIME):
             return ()
-        return tuple(each.name for each in self.classes) or ("no", "yes")
+        return tuple(category.name for category in self.classes) or ("no", "yes")
 
     @property
-    def days(self) -> int | None:
-        """How many days after the index date an event counts, or people are watched."""
-        return days_of(self.window) if self.window else None
+    def window_days(self) -> int | None:
+        """Return the length of the outcome window of the label specification in days."""
+        return duration_days(self.outcome_window) if self.outcome_window else None
 
 
-_LABELS: dict[Outcome, tuple[set[str], set[str]]] = {
-    Outcome.ANY: (set(), set()),
-    Outcome.CLASSES: ({"column", "classes"}, set()),
-    Outcome.THRESHOLD: ({"column", "above"}, {"unit"}),
-    Outcome.VALUE: ({"column"}, {"unit"}),
-    Outcome.EVENT: ({"window"}, {"follow_up"}),
-    Outcome.TIME: ({"window", "follow_up"}, {"death"}),
+_LABEL_KEYS: dict[LabelKind, tuple[set[str], set[str]]] = {
+    LabelKind.ANY: (set(), set()),
+    LabelKind.CLASSES: ({"column", "classes"}, set()),
+    LabelKind.THRESHOLD: ({"column", "threshold"}, {"unit"}),
+    LabelKind.VALUE: ({"column"}, {"unit"}),
+    LabelKind.EVENT: ({"outcome_window"}, {"follow_up"}),
+    LabelKind.TIME: ({"outcome_window", "follow_up"}, {"death"}),
 }
-"""For each kind of label the keys that it needs, and those that it may have."""
+"""Required and optional keys of each kind of label."""
 
-DATED = (Outcome.EVENT, Outcome.TIME)
-"""What is counted from an index date."""
+EVENT_LABELS = (LabelKind.EVENT, LabelKind.TIME)
+"""Labels that are counted from an index date."""
 
 
-class Features(Part):
-    """From the columns of views to arrays: one row per subject, the same columns at every site."""
+class FeatureSpec(Section):
+    """Section ``[features]``: one row per subject, the same columns at every site."""
 
     subject: Text = "subject"
     cohort: Name | None = None
-    index: IndexDate | None = None
-    inputs: Annotated[tuple[Input, ...], Field(min_length=1)]
-    label: Label
+    index_date: IndexDate | None = None
+    inputs: Annotated[tuple[InputSpec, ...], Field(min_length=1)]
+    label: LabelSpec
 
     @model_validator(mode="after")
-    def _whole(self) -> Self:
-        names = [each.name for each in self.inputs]
-        twice = next((name for name in names if names.count(name) > 1), None)
-        if twice is not None:
-            raise fault(f"two inputs are called '{twice}'", "give each its own name")
+    def _check_names_and_dates(self) -> Self:
+        names = [spec.name for spec in self.inputs]
+        repeated = next((name for name in names if names.count(name) > 1), None)
+        if repeated is not None:
+            raise field_error(f"two inputs are called '{repeated}'", "give each its own name")
         if self.label.name in names:
-            raise fault(f"the label and an input are both called '{self.label.name}'", "rename one of them")
-        dateless = self.index is None
-        if dateless and self.label.kind in DATED:
-            raise fault("an event is counted from an index date", "add [index]")
-        if dateless and any(each.kind is Kind.AGE and each.at is None for each in self.inputs):
-            raise fault("an age needs a day at which it is told", "add 'at' to the input, or [index]")
+            raise field_error(
+                f"the label and an input are both called '{self.label.name}'", "rename one of them"
+            )
+        if self.index_date is not None:
+            return self
+        if self.label.kind in EVENT_LABELS:
+            raise field_error("an event has no index date", "add [features.index_date]")
+        if any(spec.kind is InputKind.AGE and spec.reference_date is None for spec in self.inputs):
+            raise field_error(
+                "an age has no reference date", "add 'reference_date' to the input, or [features.index_date]"
+            )
         return self
 
 
-class Plan(Features):
-    """The features together with the views they are read from, and the smallest number of subjects that may be told."""
+class ResolvedFeatureSpec(FeatureSpec):
+    """Feature specification with the views it reads and the minimum cell count."""
 
     views: dict[str, Any] = Field(repr=False)
-    floor: int = 5
+    min_cell_count: int = 5

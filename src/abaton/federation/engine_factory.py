@@ -1,9 +1,8 @@
-"""Which engine carries a run: by a word for those of this machine and its cluster, or anything that opens one.
+"""Engine of a run, by name or factory, and a site's secret of a run.
 
-A site's own secret of a run: it keys the fingerprint of its data, shuffles its rows and feeds its noise for privacy.
-
-In a simulation it follows from the seed, so that a run can be made again to the bit. In real time it is drawn, and
-kept in the folder where the site keeps its learner's memory, readable by its account alone.
+The secret keys the digest of the site's data, shuffles its rows and seeds its privacy noise. In a simulation it follows
+from the seed, so that a run can be reproduced to the bit. In real time it is random and stored in the state folder of
+the site's learner, readable by its account only.
 """
 
 from __future__ import annotations
@@ -14,64 +13,64 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from abaton.atomic_files import begun_name, writing
-from abaton.engines import Ended, Running, local, on_ray, virtual
+from abaton.atomic_files import map_os_errors, temporary_name
+from abaton.engines import ClosableEngine, RunContext, open_local_engine, open_ray_engine, open_virtual_engine
 from abaton.engines.ray import require_ray
 from abaton.errors import SettingsError
-from abaton.store import digest_of
+from abaton.store import content_digest
 
-_LENGTH = 32
-
-
-def simulated_secret(seed: int, site: str) -> bytes:
-    """The secret of a site in a simulation."""
-    return f"simulated {seed} {site}".encode()
+_SECRET_BYTES = 32
 
 
-def kept_secret(folder: Path, site: str) -> bytes:
-    """The secret of a site in a run, drawn when it is first asked for."""
-    path = folder / f"{digest_of(site.encode())[:32]}.secret"
+def simulated_run_secret(seed: int, site: str) -> bytes:
+    """Return the secret of a site in a run of the virtual engine, from seed and name."""
+    return f"simulated {seed} {site}".encode()  # frozen: part of the bytes
+
+
+def load_run_secret(folder: Path, site: str) -> bytes:
+    """Return a site's secret in a run of a real engine; it is created at the first call."""
+    path = folder / f"{content_digest(site.encode())[:32]}.secret"
     if not path.exists():
-        with writing(folder):
+        with map_os_errors(folder):
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            drawn = folder / begun_name(secrets.token_hex(8))
-            drawn.touch(mode=0o600)
-            drawn.write_bytes(secrets.token_bytes(_LENGTH))
-            with suppress(FileExistsError):  # whoever was first has drawn it for all
-                path.hardlink_to(drawn)
-            drawn.unlink()
+            temporary_path = folder / temporary_name(secrets.token_hex(8))
+            temporary_path.touch(mode=0o600)
+            temporary_path.write_bytes(secrets.token_bytes(_SECRET_BYTES))
+            with suppress(FileExistsError):  # another process created it first
+                path.hardlink_to(temporary_path)
+            temporary_path.unlink()
     return path.read_bytes()
 
 
 ENGINES = ("virtual", "local", "ray")
 
 
-def engine_of(name: str, address: str = "") -> str | Carrier:
-    """The engine of a name, with the address of a Ray cluster if it needs one."""
-    return Here(name, address) if name == "ray" and address else name
+def resolve_engine(name: str, address: str = "") -> str | EngineFactory:
+    """Return the engine name, or an engine factory if a Ray cluster has an address."""
+    return LocalEngineFactory(name, address) if name == "ray" and address else name
 
 
-class Carrier(Protocol):
-    """Opens the engine of a run."""
+class EngineFactory(Protocol):
+    """Factory of the engine of a run."""
 
     @property
     def name(self) -> str:
-        """What the engine is called in the run's row."""
+        """Name of the factory's engine in the run's row."""
 
     def secret(self, seed: int, site: str, states: Path) -> bytes:
-        """A site's own secret in a run."""
+        """Interface of engine factories: return a site's secret in a run."""
 
-    def open(self, running: Running) -> Ended:
-        """The engine, ready for a run."""
+    def open(self, context: RunContext) -> ClosableEngine:
+        """Interface of engine factories: open the engine, ready for a run."""
 
 
 @dataclass(frozen=True, slots=True)
-class Here:
-    """An engine whose learners this process makes.
+class LocalEngineFactory:
+    """Factory of engines whose learners are created in this process.
 
     Attributes:
-        name: `virtual` (a simulated clock), `local` (processes of this machine) or `ray` (tasks on a Ray cluster).
-        address: Where the Ray cluster is; without one `RAY_ADDRESS` counts, or one is started here. Not kept.
+        name: `virtual` (simulated clock), `local` (processes of this machine) or `ray` (tasks on a Ray cluster).
+        address: Address of the Ray cluster; `RAY_ADDRESS` or a new local cluster if empty. Not stored.
     """
 
     name: str
@@ -86,15 +85,15 @@ class Here:
             require_ray()
 
     def secret(self, seed: int, site: str, states: Path) -> bytes:
-        """From the seed in a simulation, which can be replayed; real ones are drawn and kept."""
-        return simulated_secret(seed, site) if self.name == "virtual" else kept_secret(states, site)
+        """Return a site's secret for the factory's engine: from the seed in a simulation, else random and stored."""
+        return simulated_run_secret(seed, site) if self.name == "virtual" else load_run_secret(states, site)
 
-    def open(self, running: Running) -> Ended:
-        """The engine, ready for a run."""
+    def open(self, context: RunContext) -> ClosableEngine:
+        """Open the virtual, local or Ray engine that the engine factory names, ready for a run."""
         match self.name:
             case "virtual":
-                return virtual(running)
+                return open_virtual_engine(context)
             case "local":
-                return local(running)
+                return open_local_engine(context)
             case _:
-                return on_ray(running, self.address)
+                return open_ray_engine(context, self.address)

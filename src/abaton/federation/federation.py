@@ -1,12 +1,12 @@
-"""The one road: sites that learn a model together, from what a run is made of to a result that can be used.
+"""`Federation`: participants, settings, engine and result of federated training.
 
-Whatever wants a community model takes it: data and a model from Python, a study on this machine or on a network, every
-experiment of the lab, the demonstration. Invariants:
+Python programs, studies on one machine or a network, experiments of the lab and the demonstration all use it.
+Invariants:
 
-(1) a run has a row before anything is trained, and the row says what the run is made of (`federation.fingerprint`);
-(2) under the name of a run nothing else is ever run: the same run is resumed, or it is refused with what differs;
-(3) a run that has ended is not run again;
-(4) what is needed to use the result is kept with it.
+(1) a run has a row with its manifest (`federation.run_manifest`) before training starts;
+(2) a run name is used for one run only: the same run is resumed, a different one is refused with the differences;
+(3) a finished run is not run again;
+(4) the run stores what is needed to deploy its model.
 """
 
 from __future__ import annotations
@@ -22,95 +22,111 @@ from typing import Any
 
 import numpy as np
 
-from abaton.codecs import Codec, Pipeline, chain, downlink_of, parse
-from abaton.controller import Rules
-from abaton.engines import EVERY, MEMORY, Outcome, Running, forget, live, status_of
+from abaton.codecs import Codec, CodecPipeline, build_pipeline, make_downlink, parse_codec
+from abaton.controller import Strategy
+from abaton.engines import (
+    CHECKPOINT_EVERY,
+    MODEL_CACHE_BYTES,
+    RunContext,
+    RunOutcome,
+    delete_run_state,
+    run_to_completion,
+    status_of,
+)
 from abaton.engines.runner import Observer, Watcher
-from abaton.errors import Refused, SettingsError
-from abaton.federation.engine_factory import Carrier, Here
+from abaton.errors import RefusedError, SettingsError
+from abaton.federation.engine_factory import EngineFactory, LocalEngineFactory
 from abaton.federation.participants import (
-    Holding,
-    Making,
+    LearnerContext,
+    LocalSite,
     Participant,
     check_readable,
-    holding,
-    profiles_of,
-    shape_of,
+    example_shape,
+    machine_profiles,
+    to_participant,
 )
-from abaton.federation.run import Run, some_versions
-from abaton.federation.run_manifest import described, differences, flat, machines, versions, written
-from abaton.learners import Examples, Learner, Model
-from abaton.metrics.counts import MEASURES, task_of
-from abaton.metrics.predictions import is_timed, measures
-from abaton.protocols import missing
-from abaton.store import Journal, Keep, RunRow, Store, default_folder, model_digest
+from abaton.federation.run import Run, sampled_versions
+from abaton.federation.run_manifest import (
+    describe_codec,
+    describe_model,
+    flatten_settings,
+    machine_differences,
+    manifest_differences,
+    software_versions,
+)
+from abaton.learners import Learner
+from abaton.metrics.counts import METRICS, task_of
+from abaton.metrics.predictions import is_survival_label, score_metrics
+from abaton.models import Examples, Model
+from abaton.protocols import missing_members
+from abaton.store import Journal, RetentionRule, RunRow, Store, default_folder, model_digest
 
 PYTHON = "python"
-"""What a run is called that was made of objects, not of a document or a recipe."""
+"""Recipe name of a run that was built from Python objects."""
 
-Judge = Callable[[Store, RunRow, Outcome], Mapping[str, Any]]
-"""What there is to say of a run's result: plain values that are kept with it."""
+ResultEvaluator = Callable[[Store, RunRow, RunOutcome], Mapping[str, Any]]
+"""Evaluates a finished run; the JSON values are stored with its result."""
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,119}")
+_RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,119}")
 
 
 @dataclass(frozen=True, slots=True)
-class Dossier:
-    """What is kept with a run besides what it is made of, and how it is judged.
+class RunMetadata:
+    """Metadata and hooks of a run.
 
     Attributes:
-        maker: What made the federation: a recipe of the lab, a study, or `python`.
-        settings: Plain values from which the maker makes the same federation again.
-        title: What names of runs begin with; the maker if not given.
-        facts: Further plain values for those who read the run.
-        use: What is needed to use the model: names of columns and classes, how columns were scaled.
-        observe: Scores each version of the community model as it is made.
-        judge: Judges the run at its end.
-        begin: Called before a new run is entered in the store, while nobody else can begin it.
-        end: Called when the run has ended.
-        keep: Which versions of the community model stay on disk; all of them if not given.
-        memory: How many bytes of the learners' newest models stay in memory; the others go to a file.
-        made_of: Further plain values that belong to what the run is made of: another one is another run.
-        packages: Packages that parts of the run come from, and the version of each; told with the run's software.
+        recipe_name: What built the federation: a recipe of the lab, a study, or `python`.
+        settings: JSON values from which the same federation can be built again.
+        title: Prefix of generated run names; `recipe_name` if empty.
+        components: Further JSON values of the manifest: a different value is a different run.
+        packages: Packages that plugins of the run come from, with versions.
+        study_facts: Further JSON values for readers of the run.
+        deployment: What is needed to use the model: column and class names, scaling.
+        observe: Evaluates each version of the community model when it is published.
+        evaluate: Evaluates the finished run.
+        start: Called before a new run is added to the store, while its name is locked.
+        finish: Called when the run has finished.
+        retention: Versions of the community model that stay on disk; all of them if None.
+        model_cache_bytes: Bytes of the learners' latest models that stay in memory; the others go to a scratch file.
     """
 
-    maker: str = PYTHON
+    recipe_name: str = PYTHON
     settings: Mapping[str, Any] = field(default_factory=dict)
     title: str = ""
     _: KW_ONLY
-    made_of: Mapping[str, Any] = field(default_factory=dict)
+    components: Mapping[str, Any] = field(default_factory=dict)
     packages: Mapping[str, str] = field(default_factory=dict)
-    facts: Mapping[str, Any] = field(default_factory=dict)
-    use: Mapping[str, Any] = field(default_factory=dict)
+    study_facts: Mapping[str, Any] = field(default_factory=dict)
+    deployment: Mapping[str, Any] = field(default_factory=dict)
     observe: Observer | None = None
-    judge: Judge | None = None
-    begin: Callable[[], None] = lambda: None
-    end: Callable[[], None] = lambda: None
-    keep: Keep | None = None
-    memory: int = MEMORY
+    evaluate: ResultEvaluator | None = None
+    start: Callable[[], None] = lambda: None
+    finish: Callable[[], None] = lambda: None
+    retention: RetentionRule | None = None
+    model_cache_bytes: int = MODEL_CACHE_BYTES
 
 
 class Federation:
-    """Sites that learn one model together; their rows stay apart.
+    """Federated training of one model at several sites.
 
     Args:
-        model: What all sites train: a `TorchModel`, a `SklearnModel`, or anything else that is a `Model`.
-        sites: Each site's examples by its name; a `Holding` where there is more to say.
-        rules: What the controller goes by; ten rounds of plain federated averaging if not given.
-        codec: How updates travel: a line such as `quicfl(bits=2)`, or a codec of your own.
-        downlink: How versions of the community model travel to the sites, as a line such as `stc(sparsity=0.01)`; as
-            they are if not given.
-        test: Examples that nobody trains on; versions of the community model are judged by them.
-        validation: Which share each site sets aside, if the rules need it and the site has not done so itself.
-        dossier: What is kept besides.
+        model: Model that all sites train: a `TorchModel`, a `SklearnModel`, or any other `Model`.
+        sites: Examples of each site by name, or a `LocalSite` with further settings.
+        strategy: Settings of the controller; ten rounds of federated averaging if None.
+        codec: Codec of updates: a spec such as `quicfl(bits=2)`, or a user-defined codec.
+        downlink: Codec spec of community models sent to the sites, such as `stc(sparsity=0.01)`; uncompressed if None.
+        test: Held-out examples on which versions of the community model are evaluated.
+        validation_fraction: Fraction that each site holds out if the strategy needs a validation set and the site has
+            none.
+        metadata: Metadata and hooks of the run.
 
     >>> import numpy as np, tempfile
-    >>> from abaton.learners import logistic
+    >>> from abaton.models import logistic
     >>> rng = np.random.default_rng(0)
     >>> x = rng.normal(size=(80, 3)).astype(np.float32)
     >>> y = (x[:, 0] > 0).astype(np.int64)
     >>> sites = {"north": Examples(x[:50], y[:50]), "south": Examples(x[50:], y[50:])}
-    >>> federation = Federation(logistic(features=3), sites, Rules(rounds=20), test=Examples(x, y))
+    >>> federation = Federation(logistic(features=3), sites, Strategy(rounds=20), test=Examples(x, y))
     >>> run = federation.run("first", store=Path(tempfile.mkdtemp()))
     >>> run.status, len(run.versions), run.metrics["accuracy"] > 0.7
     ('finished', 21, True)
@@ -120,313 +136,325 @@ class Federation:
         self,
         model: Model,
         sites: Mapping[str, Examples | Participant],
-        rules: Rules | None = None,
-        codec: Codec | Pipeline | str = "raw",
+        strategy: Strategy | None = None,
+        codec: Codec | CodecPipeline | str = "raw",
         *,
-        downlink: Pipeline | str | None = None,
+        downlink: CodecPipeline | str | None = None,
         test: Examples | None = None,
-        validation: float = 0.1,
-        dossier: Dossier | None = None,
+        validation_fraction: float = 0.1,
+        metadata: RunMetadata | None = None,
     ) -> None:
-        _check_given(model, sites, rules, test)
+        _check_types(model, sites, strategy, test)
         self.model, self.test = model, test
-        self.codec = parse(codec) if isinstance(codec, str) else chain(codec)
-        self.downlink = downlink_of(downlink)
-        self.dossier = Dossier() if dossier is None else dossier
-        given = Rules() if rules is None else rules
-        self.rules = replace(given, learners=len(sites)) if sites and not given.learners else given
-        self.sites = {name: holding(site) for name, site in sites.items()}
-        if self.rules.needs_validation:
-            self.sites = {name: self._set_aside(name, site, validation) for name, site in self.sites.items()}
+        self.codec = parse_codec(codec) if isinstance(codec, str) else build_pipeline(codec)
+        self.downlink = make_downlink(downlink)
+        self.metadata = RunMetadata() if metadata is None else metadata
+        base = Strategy() if strategy is None else strategy
+        self.strategy = replace(base, learners=len(sites)) if sites and not base.learners else base
+        self.sites = {name: to_participant(site) for name, site in sites.items()}
+        if self.strategy.needs_validation:
+            self.sites = {
+                name: self._hold_out_validation(name, site, validation_fraction)
+                for name, site in self.sites.items()
+            }
         self._check()
 
     def __repr__(self) -> str:
-        return f"Federation({described(self.model)}, {len(self.sites)} sites, codec {self.codec.spec})"
+        return f"Federation({describe_model(self.model)}, {len(self.sites)} sites, codec {self.codec.spec})"
 
     def run(
         self,
         name: str = "",
         *,
         store: Store | Path | None = None,
-        engine: str | Carrier = "virtual",
+        engine: str | EngineFactory = "virtual",
         watch: Watcher | None = None,
-        checkpoints: int = EVERY,
+        checkpoints: int = CHECKPOINT_EVERY,
     ) -> Run:
-        """Run to the end, or go on with a run that was cut off; one that has ended is given back as it is.
+        """Run the federation to the end, or resume an interrupted run; a finished run is returned unchanged.
 
         Args:
-            name: What the run is called; a new name is made if none is given.
-            store: Where it is kept; in the user's data folder if not given.
-            engine: `virtual` (a simulated clock), `local` (processes of this machine), `ray` (a Ray cluster), or what
-                opens another one.
-            watch: Hears of every event.
-            checkpoints: After how many events, at the earliest, a run in real time writes down what it would go on
-                from if it were cut off; 0 for never. Writing takes a twenty-fifth of the time at most.
+            name: Name of the run; generated if empty.
+            store: Store of the run; in the user's data folder if None.
+            engine: `virtual` (simulated clock), `local` (processes of this machine), `ray` (Ray cluster), or an
+                `EngineFactory`.
+            watch: Called with every event.
+            checkpoints: Minimum number of events between checkpoints of a run in real time; 0 for none. Writing takes
+                at most 4 % of the run time.
 
         Raises:
-            Refused: There is a run of that name that is made of something else; the error says what differs.
+            RefusedError: A run of this name has a different manifest; the error lists the differences.
         """
         if checkpoints < 0:
             raise SettingsError(
-                f"checkpoints is {checkpoints}", where="run", remedy="use a number of events, or 0 for none"
+                f"checkpoints is {checkpoints}",
+                where="run",
+                remedy="use a number of events >= 1, or 0 for none",
             )
-        carrier = Here(engine) if isinstance(engine, str) else engine
-        opened = store if isinstance(store, Store) else Store(store or default_folder())
-        name = checked_name(name or new_name(self.dossier.title or self.dossier.maker))
-        with opened.holding(name):
-            # Step 1: what the run is made of; the same as before, or nothing is run.
-            row = self._row(opened, name, carrier)
+        factory = LocalEngineFactory(engine) if isinstance(engine, str) else engine
+        open_store = store if isinstance(store, Store) else Store(store or default_folder())
+        name = check_run_name(name or new_run_name(self.metadata.title or self.metadata.recipe_name))
+        with open_store.lock_run(name):
+            row = self._row(open_store, name, factory)
             if row.status == "running":
-                self._live(opened, row, carrier, watch, checkpoints)
-        return Run(opened, name, self.model)
+                self._execute(open_store, row, factory, watch, checkpoints)
+        return Run(open_store, name, self.model)
 
-    def _row(self, store: Store, name: str, carrier: Carrier) -> RunRow:
-        """The row of the run: a new one, or the one that is resumed."""
-        found = store.known(name)
-        made = self._fingerprint(store, name, carrier)
-        if found is None:
+    def _row(self, store: Store, name: str, factory: EngineFactory) -> RunRow:
+        """Return the row of the federation's run: a new one, or that of the run to resume."""
+        row = store.get_run(name)
+        manifest = self._manifest(store, name, factory)
+        if row is None:
             created = datetime.now(UTC).isoformat()
-            recipe, layout = self._recipe(made), self.model.layout.digest
-            found = RunRow(name, created, carrier.name, recipe, layout, "running", None)
-            self.dossier.begin()
-            store.add_run(found)
-        elif changed := differences(found.recipe.get("fingerprint", {}), made):
-            raise Refused(
-                f"run '{name}' is made of something else",
-                where="; ".join(changed[:5]) + (f"; and {len(changed) - 5} more" if len(changed) > 5 else ""),
-                remedy="choose another name, or make it as it was to go on with it",
+            recipe, layout = self._recipe(manifest), self.model.layout.digest
+            row = RunRow(name, created, factory.name, recipe, layout, "running", None)
+            self.metadata.start()
+            store.add_run(row)
+        elif differences := manifest_differences(row.recipe.get("manifest", {}), manifest):
+            raise RefusedError(
+                f"run '{name}' has a different manifest",
+                where="; ".join(differences[:5])
+                + (f"; and {len(differences) - 5} more" if len(differences) > 5 else ""),
+                remedy="use another name, or restore the settings and data to resume it",
             )
-        return found
+        return row
 
-    def _live(
-        self, store: Store, row: RunRow, carrier: Carrier, watch: Watcher | None, checkpoints: int
+    def _execute(
+        self, store: Store, row: RunRow, factory: EngineFactory, watch: Watcher | None, checkpoints: int
     ) -> None:
         journal = Journal(store, row.run)
-        if self.dossier.keep is not None:
-            journal.retain(self.dossier.keep)
-        # Step 2: an engine carries tasks and answers until the controller says that it is over.
-        running = Running(
-            self.rules,
+        if self.metadata.retention is not None:
+            journal.retain(self.metadata.retention)
+
+        context = RunContext(
+            self.strategy,
             self.model,
             self.codec,
             journal,
-            lambda: self._learners(store, row.run, carrier),
-            states_of(store, row.run),
-            profiles_of(self.sites),
-            self.dossier.observe,
-            self.dossier.memory,
-            cut=any(site.lessened for site in self.sites.values()),
-            every=checkpoints,
+            lambda: self._learners(store, row.run, factory),
+            state_folder(store, row.run),
+            machine_profiles(self.sites),
+            self.metadata.observe,
+            self.metadata.model_cache_bytes,
+            data_changed=any(site.has_withdrawals for site in self.sites.values()),
+            checkpoint_every=checkpoints,
             downlink=self.downlink,
         )
-        outcome = live(running, carrier.open(running), watch)
-        # Step 3: the result is judged, and kept.
-        judged = (self.dossier.judge or self._judge)(store, row, outcome)
-        store.finish_run(row.run, status_of(outcome, self.rules), {**asdict(outcome), **judged})
-        forget(running)
-        self.dossier.end()
+        outcome = run_to_completion(context, factory.open(context), watch)
 
-    def _learners(self, store: Store, run: str, carrier: Carrier) -> dict[str, Learner]:
-        seed, states = self.rules.seed, states_of(store, run)
-        made = {
+        evaluation = (self.metadata.evaluate or self._evaluate)(store, row, outcome)
+        store.finish_run(row.run, status_of(outcome, self.strategy), {**asdict(outcome), **evaluation})
+        delete_run_state(context)
+        self.metadata.finish()
+
+    def _learners(self, store: Store, run: str, factory: EngineFactory) -> dict[str, Learner]:
+        seed, states = self.strategy.seed, state_folder(store, run)
+        learners = {
             name: site.learner(
-                Making(name, run, self.model, self.codec, seed, carrier.secret(seed, name, states))
+                LearnerContext(name, run, self.model, self.codec, seed, factory.secret(seed, name, states))
             )
             for name, site in self.sites.items()
         }
-        for learner in made.values():
+        for learner in learners.values():
             learner.downlink = self.downlink
-        return made
+        return learners
 
-    def _fingerprint(self, store: Store, run: str, carrier: Carrier) -> dict[str, Any]:
-        seed, states = self.rules.seed, states_of(store, run)
+    def _manifest(self, store: Store, run: str, factory: EngineFactory) -> dict[str, Any]:
+        seed, states = self.strategy.seed, state_folder(store, run)
         return {
-            "engine": carrier.name,
-            "rules": flat(self.rules),
-            "codec": written(self.codec),
-            "downlink": None if self.downlink is None else written(self.downlink),
-            "model": described(self.model),
+            "engine": factory.name,
+            "strategy": flatten_settings(self.strategy),
+            "codec": describe_codec(self.codec),
+            "downlink": None if self.downlink is None else describe_codec(self.downlink),
+            "model": describe_model(self.model),
             "layout": self.model.layout.digest,
-            "first weights": model_digest(self.model.initial(seed)),
-            "test examples": None
+            "initial_model": model_digest(self.model.initial(seed)),
+            "test_examples": None
             if self.test is None
-            else Holding(self.test).fingerprint(carrier.secret(seed, "", states)),
+            else LocalSite(self.test).data_digest(factory.secret(seed, "", states)),
             "sites": {
-                name: site.fingerprint(carrier.secret(seed, name, states))
+                name: site.data_digest(factory.secret(seed, name, states))
                 for name, site in self.sites.items()
             },
-            "machines": machines(profiles_of(self.sites)) if carrier.name == "virtual" else {},
-            self.dossier.maker: flat(self.dossier.made_of),
-            "software": {**versions(), **self.dossier.packages},
+            "machines": machine_differences(machine_profiles(self.sites))
+            if factory.name == "virtual"
+            else {},
+            self.metadata.recipe_name: flatten_settings(self.metadata.components),
+            "software": {**software_versions(), **self.metadata.packages},
         }
 
-    def _recipe(self, fingerprint: Mapping[str, Any]) -> dict[str, Any]:
-        """What is kept with the run: how to make it again, what it is made of, what its result is used with."""
-        kept, layout = self.dossier, self.model.layout
-        told = {"seed": int(self.rules.seed), "rounds": int(self.rules.rounds), "codec": self.codec.spec}
+    def _recipe(self, manifest: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the federation's recipe: how to build the run again, its manifest, and how to deploy its model."""
+        metadata, layout = self.metadata, self.model.layout
+        summary = {
+            "seed": int(self.strategy.seed),
+            "rounds": int(self.strategy.rounds),
+            "codec": self.codec.spec,
+        }
         if self.downlink is not None:
-            told["downlink"] = self.downlink.spec
-        use = {
+            summary["downlink"] = self.downlink.spec
+        deployment = {
             "layout": [[tensor.name, list(tensor.shape), str(tensor.role)] for tensor in layout],
-            "training": flat(self.rules.training),
-            "model": described(self.model),
-            **shape_of(part for _, part in self._brought()),
-            **kept.use,
+            "training": flatten_settings(self.strategy.training),
+            "model": describe_model(self.model),
+            **example_shape(examples for _, examples in self._examples()),
+            **metadata.deployment,
         }
         return {
-            "name": kept.maker,
-            "settings": dict(kept.settings) or {**told, "model": use["model"], "sites": len(self.sites)},
-            **kept.facts,
-            "versions": fingerprint["software"],
-            "use": use,
-            "fingerprint": dict(fingerprint),
+            "name": metadata.recipe_name,
+            "settings": dict(metadata.settings)
+            or {**summary, "model": deployment["model"], "sites": len(self.sites)},
+            **metadata.study_facts,
+            "software_versions": manifest["software"],
+            "deployment": deployment,
+            "manifest": dict(manifest),
         }
 
-    def _judge(self, store: Store, row: RunRow, outcome: Outcome) -> dict[str, Any]:
-        """How good some versions are on the test examples."""
+    def _evaluate(self, store: Store, row: RunRow, outcome: RunOutcome) -> dict[str, Any]:
+        """Return the metrics of sampled versions on the federation's test examples."""
         test = self.test
         if test is None:
             return {}
         points = [
             {
                 "version": version.version,
-                "at": version.at,
-                **_numbers(measures(self.model.score(vector, test), test.y)),
+                "timestamp": version.timestamp,
+                **_finite_metrics(score_metrics(self.model.score(vector, test), test.y)),
             }
-            for version, vector in some_versions(store, row.run)
+            for version, vector in sampled_versions(store, row.run)
         ]
         return {
             "progress": points,
-            "metrics": {k: v for k, v in points[-1].items() if k not in ("version", "at")},
+            "metrics": {k: v for k, v in points[-1].items() if k not in ("version", "timestamp")},
         }
 
-    def _set_aside(self, name: str, site: Participant, share: float) -> Participant:
-        if not isinstance(site, Holding) or site.validation is not None or not len(site.train):
+    def _hold_out_validation(self, name: str, site: Participant, fraction: float) -> Participant:
+        if not isinstance(site, LocalSite) or site.validation is not None or not len(site.train):
             return site
-        return site.set_aside(share, name, self.rules.seed)
+        return site.with_validation(fraction, name, self.strategy.seed)
 
     def _check(self) -> None:
-        """Refuse what cannot be run, before anything is started."""
+        """Raise a `SettingsError` for a federation with settings or data that cannot be run."""
         if not self.sites:
             raise SettingsError(
-                "there are no sites", where="sites", remedy="give at least one site's examples"
+                "there are no sites", where="sites", remedy="give the examples of at least one site"
             )
-        if self.rules.learners > len(self.sites):
+        if self.strategy.learners > len(self.sites):
             raise SettingsError(
-                f"learners is {self.rules.learners}, but there are {len(self.sites)} sites",
-                where="rules",
+                f"learners is {self.strategy.learners}, but there are {len(self.sites)} sites",
+                where="strategy",
                 remedy=f"use a number from 1 to {len(self.sites)}",
             )
         self._check_groups()
         for name, site in self.sites.items():
-            if isinstance(site, Holding):
-                _check_holding(self.rules, name, site)
+            if isinstance(site, LocalSite):
+                _check_local_site(self.strategy, name, site)
         if self.test is not None:
             _check_labels("test examples", self.test)
-        check_readable(self.model, self._brought())
+        check_readable(self.model, self._examples())
 
-    def _brought(self) -> Iterator[tuple[str, Examples]]:
-        """Whose examples are here, and which."""
+    def _examples(self) -> Iterator[tuple[str, Examples]]:
+        """Yield the owner and the examples of every data set of the federation in this process."""
         for name, site in self.sites.items():
-            parts = (site.train, site.validation) if isinstance(site, Holding) else ()
-            yield from ((f"learner '{name}'", part) for part in parts if part is not None)
+            subsets = (site.train, site.validation) if isinstance(site, LocalSite) else ()
+            yield from ((f"learner '{name}'", examples) for examples in subsets if examples is not None)
         if self.test is not None:
             yield "test examples", self.test
 
     def _check_groups(self) -> None:
-        thresholds = self.rules.pacing.adaptive
+        thresholds = self.strategy.scheduler.adaptive
         if thresholds is None or "" in thresholds:
             return
         for name, site in self.sites.items():
             if site.profile.group not in thresholds:
                 raise SettingsError(
-                    f"pacing.adaptive has no thresholds for group '{site.profile.group}'",
+                    f"scheduler.adaptive has no thresholds for group '{site.profile.group}'",
                     where=f"learner '{name}'",
-                    remedy="give the group some, or give some to '', which is any group",
+                    remedy="add thresholds for the group, or for '', which is any group",
                 )
 
 
-def _check_given(model: object, sites: object, rules: object, test: object) -> None:
-    """Refuse what is of another kind, in words that say which kind is meant."""
-    wrong = None
-    if lacks := missing(model, Model):
-        has = f"give a Model, such as TorchModel(lambda: my_module()); it has no {', '.join(lacks)}"
-        wrong = "model", model, has
+def _check_types(model: object, sites: object, strategy: object, test: object) -> None:
+    """Raise a `SettingsError` for arguments of the federation that have the wrong type."""
+    problem = None
+    if missing := missing_members(model, Model):
+        hint = f"give a Model, such as TorchModel(lambda: MyModule()); it has no {', '.join(missing)}"
+        problem = "model", model, hint
     elif not isinstance(sites, Mapping):
-        wrong = "sites", sites, "give Examples(x, y) by the sites' names"
-    elif not isinstance(rules, Rules | None):
-        wrong = "rules", rules, "give Rules(rounds=10, ...)"
+        problem = "sites", sites, "give Examples(x, y) by site name"
+    elif not isinstance(strategy, Strategy | None):
+        problem = "strategy", strategy, "give Strategy(rounds=10, ...)"
     elif not isinstance(test, Examples | None):
-        wrong = "test", test, "give Examples(x, y)"
+        problem = "test", test, "give Examples(x, y)"
     else:
         for name, site in sites.items():
             if not isinstance(site, Examples) and not hasattr(site, "learner"):
-                wrong = f"site '{name}'", site, "give Examples(x, y), or a Holding"
-    if wrong is not None:
-        where, given, remedy = wrong
-        raise SettingsError(f"this is a {type(given).__qualname__}", where=where, remedy=remedy)
+                problem = f"site '{name}'", site, "give Examples(x, y), or a LocalSite"
+    if problem is not None:
+        where, argument, remedy = problem
+        raise SettingsError(f"the argument is a {type(argument).__qualname__}", where=where, remedy=remedy)
 
 
-def _numbers(measured: Mapping[str, float]) -> dict[str, float]:
-    """What there is to tell: the store keeps numbers, and an AUROC of one class is none."""
-    return {name: value for name, value in measured.items() if math.isfinite(value)}
+def _finite_metrics(metrics: Mapping[str, float]) -> dict[str, float]:
+    """Return the finite metrics of the federation's test: the store has no NaN; an AUROC may be undefined."""
+    return {name: value for name, value in metrics.items() if math.isfinite(value)}
 
 
-def _check_holding(rules: Rules, name: str, site: Holding) -> None:
-    where, held, y = f"learner '{name}'", site.validation, site.train.y
-    for part in (site.train, held):
-        if part is not None:
-            _check_labels(where, part)
+def _check_local_site(strategy: Strategy, name: str, site: LocalSite) -> None:
+    where, validation, y = f"learner '{name}'", site.validation, site.train.y
+    for examples in (site.train, validation):
+        if examples is not None:
+            _check_labels(where, examples)
     if not len(site.train):
         raise SettingsError(
-            "there are no examples to train on", where=where, remedy="give it some, or leave it out"
+            "there are no training examples", where=where, remedy="add examples, or remove the learner"
         )
-    if rules.needs_validation and (held is None or not len(held)):
+    if strategy.needs_validation and (validation is None or not len(validation)):
         raise SettingsError(
-            "there is no validation set, which weighting by validation, adaptive pacing and finishing need",
+            "there is no validation set, which validation weighting, adaptive updates and final_rounds need",
             where=where,
-            remedy="set some examples aside (lab.stratified), leave it out, or weigh by examples",
+            remedy="hold out examples (lab.stratified_split), remove the learner, or weight by examples",
         )
-    measure = rules.validation.measure if rules.validation else None
-    task, words = ("value", "values") if y.dtype.kind == "f" else ("classes", "classes")
-    if is_timed(y):
-        task, words = "time", "times"
-    if measure is not None and task_of(measure) != task:
-        fitting = [name for name in MEASURES if task_of(name) == task]
+    metric = strategy.validation.metric if strategy.validation else None
+    task, label_text = ("regression", "values") if y.dtype.kind == "f" else ("classification", "classes")
+    if is_survival_label(y):
+        task, label_text = "survival", "times"
+    if metric is not None and task_of(metric) != task:
+        suitable = [name for name in METRICS if task_of(name) == task]
         raise SettingsError(
-            f"weighting.measure is '{measure}', but the labels are {words}",
+            f"weighting.metric is '{metric}', but the labels are {label_text}",
             where=where,
-            remedy=f"use one of {', '.join(fitting)}",
+            remedy=f"use one of {', '.join(suitable)}",
         )
 
 
-def _check_labels(where: str, part: Examples) -> None:
-    """A column of labels would be compared with every prediction; windows of a text have a row of classes each."""
-    y = np.asarray(part.y)
-    if y.ndim != 1 and (y.dtype.kind == "f" or y.shape[1:] == (1,)) and not is_timed(y):
+def _check_labels(where: str, examples: Examples) -> None:
+    """Raise a `SettingsError` for federation labels in a column, which would broadcast; text windows have rows."""
+    y = np.asarray(examples.y)
+    if y.ndim != 1 and (y.dtype.kind == "f" or y.shape[1:] == (1,)) and not is_survival_label(y):
         raise SettingsError(
             f"the labels have the shape {y.shape}",
             where=where,
-            remedy="give one label for each row: y.reshape(-1) makes a row of a column",
+            remedy="give one label per row, such as y.reshape(-1)",
         )
 
 
-def checked_name(name: str) -> str:
-    """A name that can be a file's, too."""
-    if not _NAME.fullmatch(name):
+def check_run_name(name: str) -> str:
+    """Return the name of a federation's run, or raise a `SettingsError` if it cannot be a file name."""
+    if not _RUN_NAME.fullmatch(name):
         raise SettingsError(
-            f"'{name[:40]}' cannot be a run's name",
+            f"'{name[:40]}' is not a valid run name",
             where="name",
             remedy="use up to 120 letters, digits, '.', '_' and '-', beginning with a letter or digit",
         )
     return name
 
 
-def new_name(title: str) -> str:
-    """A name that no other run has."""
+def new_run_name(title: str) -> str:
+    """Return a new unique run name for a federation."""
     return f"{title}-{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
 
 
-def states_of(store: Store, run: str) -> Path:
-    """Where sites on this machine keep what they must remember in a run."""
+def state_folder(store: Store, run: str) -> Path:
+    """Return the folder in which a federation's sites on this machine store their learners' state of a run."""
     return store.folder / "states" / run

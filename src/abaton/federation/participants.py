@@ -1,7 +1,4 @@
-"""What each site brings to a federation: its rows, and in a simulation the machine it works on.
-
-Whether a model can read the examples that sites bring: their shape, and labels that are its classes.
-"""
+"""Participants of a federation: their examples and simulated machines, and checks that a model can read them."""
 
 from __future__ import annotations
 
@@ -13,136 +10,143 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from abaton.codecs import Pipeline
-from abaton.engines import Profile
+from abaton.codecs import CodecPipeline
+from abaton.engines import MachineProfile
 from abaton.errors import SettingsError
-from abaton.federation.run_manifest import described
-from abaton.learners import Examples, Learner, Model
-from abaton.models.sampling import stratified
+from abaton.federation.run_manifest import describe_model
+from abaton.learners import Learner
+from abaton.models import Examples, Model
+from abaton.models.sampling import stratified_split
 
 
 @dataclass(frozen=True, slots=True)
-class Making:
-    """What a site's learner is made with, besides the site's own rows.
+class LearnerContext:
+    """Arguments of a site's learner besides its examples.
 
     Attributes:
-        name: The site.
-        run: The run.
-        model: What all learners train.
-        codec: How updates travel.
-        seed: The run's.
-        secret: The site's own for this run.
+        name: Name of the site.
+        run: Name of the run.
+        model: Model that all learners train.
+        codec: Codec of updates.
+        seed: Seed of the run.
+        secret: Secret of the site for this run.
     """
 
     name: str
     run: str
     model: Model
-    codec: Pipeline
+    codec: CodecPipeline
     seed: int
     secret: bytes
 
 
 class Participant(Protocol):
-    """A site as a federation sees it."""
+    """Site of a federation."""
 
     @property
-    def profile(self) -> Profile:
-        """How fast its machine is, under the virtual clock."""
+    def profile(self) -> MachineProfile:
+        """Machine profile of a participant for the virtual clock."""
 
     @property
-    def lessened(self) -> bool:
-        """Whether people have left since the run was begun: the site holds less than it did then."""
+    def has_withdrawals(self) -> bool:
+        """Whether subjects of a participant have withdrawn since the run started, so that it has fewer rows."""
 
-    def fingerprint(self, secret: bytes) -> str:
-        """A digest of its data under a secret of the site: equal data, equal digest, and nobody else can try."""
+    def data_digest(self, secret: bytes) -> str:
+        """Return a digest of a participant's data, keyed so that others cannot test guessed values."""
 
-    def learner(self, making: Making) -> Learner:
-        """Its learner and evaluator in a run."""
+    def learner(self, context: LearnerContext) -> Learner:
+        """Return the participant's learner and evaluator in a run."""
 
 
 @dataclass(frozen=True, slots=True)
-class Holding:
-    """A site's rows in this process.
+class LocalSite:
+    """Site whose examples are in this process.
 
     Attributes:
-        train: What its learner trains on.
-        validation: What its evaluator scores models on, if it has set something aside.
-        profile: How fast its machine is, under the virtual clock.
-        model: What it trains instead of the others' model: for learners that do what they should not.
+        train: Training examples.
+        validation: Validation examples of its evaluator, if any.
+        profile: Machine profile for the virtual clock.
+        model: Model that it trains instead of the federation's; for simulated Byzantine learners.
     """
 
     train: Examples
     validation: Examples | None = None
-    profile: Profile = field(default_factory=Profile)
+    profile: MachineProfile = field(default_factory=MachineProfile)
     model: Model | None = None
 
     @property
-    def lessened(self) -> bool:
-        """Nobody leaves rows in memory."""
+    def has_withdrawals(self) -> bool:
+        """Return False: a participant's rows in memory do not change."""
         return False
 
-    def fingerprint(self, secret: bytes) -> str:
-        """A digest of all rows, in their order, and of a model of the site's own."""
-        made = hashlib.blake2b(key=hashlib.blake2b(secret).digest(), digest_size=16)
-        for part in (self.train, self.validation):
-            for values in () if part is None else (part.x, part.y):
+    def data_digest(self, secret: bytes) -> str:
+        """Return a keyed digest of all rows of a participant in memory, in order, and of its own model."""
+        digest = hashlib.blake2b(key=hashlib.blake2b(secret).digest(), digest_size=16)
+        for examples in (self.train, self.validation):
+            for values in () if examples is None else (examples.x, examples.y):
                 values = np.ascontiguousarray(values)
-                made.update(f"{values.dtype.str} {values.shape}\x1f".encode())
-                made.update(values.data)
+                digest.update(f"{values.dtype.str} {values.shape}\x1f".encode())
+                digest.update(values.data)
         if self.model is not None:
-            made.update(described(self.model).encode())
-        return made.hexdigest()
+            digest.update(describe_model(self.model).encode())
+        return digest.hexdigest()
 
-    def learner(self, making: Making) -> Learner:
-        """A learner of these rows."""
-        model = self.model or making.model
+    def learner(self, context: LearnerContext) -> Learner:
+        """Return the learner of a participant with examples in memory."""
+        model = self.model or context.model
         return Learner(
-            making.name, model, self.train, making.codec, making.seed, self.validation, secret=making.secret
+            context.name,
+            model,
+            self.train,
+            context.codec,
+            context.seed,
+            self.validation,
+            secret=context.secret,
         )
 
-    def set_aside(self, share: float, name: str, seed: int) -> Holding:
-        """The same rows, some of them kept for validation: class by class, the same ones for the same seed."""
+    def with_validation(self, fraction: float, name: str, seed: int) -> LocalSite:
+        """Return the participant with a stratified validation set, which depends only on the seed and the name."""
         rng = np.random.default_rng([seed, *name.encode()])
         y = self.train.y
         labels = y if y.dtype.kind in "iu" and y.ndim == 1 else np.zeros(len(y), np.int64)
-        parts = stratified(labels, np.arange(len(y)), rng=rng, share=share, learner=name)
-        train, held = (Examples(self.train.x[rows], y[rows]) for rows in parts)
-        return Holding(train, held, self.profile, self.model)
+        splits = stratified_split(labels, np.arange(len(y)), rng=rng, fraction=fraction, learner=name)
+        train, validation = (Examples(self.train.x[rows], y[rows]) for rows in splits)
+        return LocalSite(train, validation, self.profile, self.model)
 
 
-def holding(given: Examples | Participant) -> Participant:
-    """What was given for a site, as a participant."""
-    return Holding(given) if isinstance(given, Examples) else given
+def to_participant(site: Examples | Participant) -> Participant:
+    """Return a site's examples as a participant of a federation."""
+    return LocalSite(site) if isinstance(site, Examples) else site
 
 
-def profiles_of(sites: Mapping[str, Participant]) -> dict[str, Profile]:
-    """How fast each site's machine is."""
+def machine_profiles(sites: Mapping[str, Participant]) -> dict[str, MachineProfile]:
+    """Return the machine profile of each participant."""
     return {name: site.profile for name, site in sites.items()}
 
 
 Shape = tuple[int, ...]
 
 
-def check_readable(model: Model, parts: Iterable[tuple[str, Examples]]) -> None:
-    """Refuse examples that a model cannot read, and labels that are none of its classes, by whose they are.
+def check_readable(model: Model, examples: Iterable[tuple[str, Examples]]) -> None:
+    """Check that a model can read all participants' examples and that labels are among its classes.
 
-    One example of each shape is scored, to see what the model makes of it.
+    One example of each shape is scored.
 
     Args:
-        model: What is trained.
-        parts: Whose examples, and the examples.
+        model: Model to train.
+        examples: Pairs of owner and examples.
 
     Raises:
-        SettingsError: Before anything is trained.
+        SettingsError: The model cannot read the examples of an owner.
     """
     classes: dict[tuple[Shape, Shape], int | None] = {}
-    for where, part in parts:
-        x, y = np.asarray(part.x), np.asarray(part.y)
-        if not len(part) or y.dtype.kind not in "iu":
+    for where, subset in examples:
+        x, y = np.asarray(subset.x), np.asarray(subset.y)
+        if not len(subset) or y.dtype.kind not in "iu":
             continue
         shapes = x.shape[1:], y.shape[1:]
         if shapes not in classes:
-            classes[shapes] = _classes(model, x[:1], y[:1], where)
+            classes[shapes] = _class_count(model, x[:1], y[:1], where)
         count = classes[shapes]
         if count is not None and (y.min() < 0 or y.max() >= count):
             raise SettingsError(
@@ -152,37 +156,37 @@ def check_readable(model: Model, parts: Iterable[tuple[str, Examples]]) -> None:
             )
 
 
-def _classes(model: Model, x: NDArray[Any], y: NDArray[Any], where: str) -> int | None:
-    """How many classes a model tells apart; nothing if it gives values."""
+def _class_count(model: Model, x: NDArray[Any], y: NDArray[Any], where: str) -> int | None:
+    """Return the number of classes that a model predicts for a participant's example; None for regression."""
     try:
-        said = model.score(model.initial(0), Examples(x, np.zeros_like(y))).predictions
+        predictions = model.score(model.initial(0), Examples(x, np.zeros_like(y))).predictions
     except (RuntimeError, ValueError, IndexError) as error:
         raise SettingsError(
             f"the model cannot read examples of the shape {x.shape[1:]}",
             where=where,
-            remedy="give it a model for such examples, or other examples",
+            remedy="use a model for examples of this shape, or other examples",
         ) from error
-    return said.shape[1] if said.ndim > 1 else None
+    return predictions.shape[1] if predictions.ndim > 1 else None
 
 
-def shape_of(parts: Iterable[Examples]) -> dict[str, list[int]]:
-    """The shape of one example, if all have the same; kept with a run, for those who use its model."""
-    found = {np.asarray(part.x).shape[1:] for part in parts if len(part)}
-    return {"shape": list(found.pop())} if len(found) == 1 else {}
+def example_shape(examples: Iterable[Examples]) -> dict[str, list[int]]:
+    """Return the shape of the participants' examples, if all have the same; stored with a run for deployment."""
+    shapes = {np.asarray(subset.x).shape[1:] for subset in examples if len(subset)}
+    return {"shape": list(shapes.pop())} if len(shapes) == 1 else {}
 
 
-def check_shape(rows: NDArray[Any], use: Mapping[str, Any]) -> NDArray[Any]:
-    """Refuse rows of another shape than those that a model has learned from.
+def check_shape(rows: NDArray[Any], deployment: Mapping[str, Any]) -> NDArray[Any]:
+    """Return the rows, or raise a `SettingsError` if their shape differs from the participants' examples.
 
     >>> check_shape(np.zeros((2, 3)), {"shape": [4]})
     Traceback (most recent call last):
     abaton.errors.SettingsError: the rows have the shape (3,), the model reads (4,) (predict): ...
     """
-    wanted = tuple(use["shape"]) if "shape" in use else None
-    if wanted is not None and rows.shape[1:] != wanted:
+    expected = tuple(deployment["shape"]) if "shape" in deployment else None
+    if expected is not None and rows.shape[1:] != expected:
         raise SettingsError(
-            f"the rows have the shape {rows.shape[1:]}, the model reads {wanted}",
+            f"the rows have the shape {rows.shape[1:]}, the model reads {expected}",
             where="predict",
-            remedy=f"give an array of the shape {('rows', *wanted)}".replace("'", ""),
+            remedy=f"give an array of the shape {('rows', *expected)}".replace("'", ""),
         )
     return rows

@@ -1,7 +1,4 @@
-"""A run as one uses it: the model, how good it is, every version, predictions, and its report.
-
-How a run went, looked at when it is over: who sent how much, and some versions of the community model.
-"""
+"""`Run`: model, metrics, versions, predictions and report of a run; traffic and sampled versions."""
 
 from __future__ import annotations
 
@@ -15,27 +12,28 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from abaton.atomic_files import replacing, writing
-from abaton.controller import Arrived, Scored, from_row
+from abaton.atomic_files import atomic_write, map_os_errors
+from abaton.controller import EvaluationReceived, UpdateReceived, event_from_row
 from abaton.errors import SettingsError
 from abaton.federation.participants import check_shape
-from abaton.kernels import Vector
-from abaton.learners import Examples, Model, Personal
-from abaton.store import Journal, ModelRow, RunRow, Store, activity
+from abaton.layout import Vector
+from abaton.learners import PersonalLayersModel
+from abaton.models import Examples, Model
+from abaton.store import Journal, ModelRow, RunRow, Store, visible_activity
 
 COMMUNITY = "community"
-"""What the community model is called where models are compared."""
+"""Name of the community model where models are compared."""
 
-_NO_RESULT = ("version", "at")
+_NOT_METRICS = ("version", "timestamp")
 
 
 class Run:
-    """A run in a store, ended or not.
+    """Run in a store, finished or not.
 
     Args:
-        store: Where it is.
-        name: Its name, or the beginning of it.
-        model: What was trained; needed for a run that was made in Python by another process.
+        store: The store.
+        name: Name of the run, or a unique part of it.
+        model: Model that was trained; needed for a run that another Python process created.
     """
 
     def __init__(self, store: Store, name: str, model: Model | None = None) -> None:
@@ -43,179 +41,192 @@ class Run:
         self.name = store.run(name).run
 
     def __repr__(self) -> str:
-        told = ", ".join(f"{name} {value:.3f}" for name, value in list(self.metrics.items())[:3])
-        return f"Run({self.name}, {self.status}, {len(self.versions)} versions{', ' if told else ''}{told})"
+        metrics = ", ".join(f"{name} {value:.3f}" for name, value in list(self.metrics.items())[:3])
+        return f"Run({self.name}, {self.status}, {len(self.versions)} versions{', ' if metrics else ''}{metrics})"
 
     def _repr_html_(self) -> str:
-        """The run in a notebook: its result, in a small table."""
+        """Return the result of the run as an HTML table for notebooks."""
         row, result = self.row, self.row.result or {}
-        told: dict[str, Any] = {
+        values: dict[str, Any] = {
             "status": row.status,
             "engine": row.engine,
             "versions": len(self.versions) - 1,
         }
-        told |= {
+        values |= {
             key: result[key] for key in ("updates", "bytes_up", "bytes_down", "seconds") if key in result
         }
-        told |= self.metrics
+        values |= self.metrics
         cells = "".join(
-            f"<tr><th style='text-align:left'>{escape(str(key))}</th><td>{escape(_shown(value))}</td></tr>"
-            for key, value in told.items()
+            f"<tr><th style='text-align:left'>{escape(str(key))}</th><td>{escape(_format_value(value))}</td></tr>"
+            for key, value in values.items()
         )
         return f"<table><caption>run {escape(self.name)}</caption>{cells}</table>"
 
     @property
     def row(self) -> RunRow:
-        """The run as the store has it now."""
+        """Current row of the run in the store."""
         return self.store.run(self.name)
 
     @property
     def status(self) -> str:
-        """Running, finished, stopped or failed."""
+        """Status of the run: running, finished, stopped or failed."""
         return self.row.status
 
     @property
     def result(self) -> Mapping[str, Any]:
-        """How it ended; nothing before."""
+        """Result of the run; empty until it has finished."""
         return self.row.result or {}
 
     @property
     def versions(self) -> list[ModelRow]:
-        """Every version of the community model: when it was made, its digest, what was measured."""
+        """All versions of the run's community model with timestamp, digest and metrics."""
         return self.store.models(self.name)
 
     @property
     def metrics(self) -> dict[str, float]:
-        """How good the last community model is, by what it was judged by."""
+        """Metrics of the run's last community model."""
         result = self.result
         if "metrics" in result:
             return dict(result["metrics"])
-        for line in result.get("evaluation", {}).get("lines", ()):
-            if line["model"] == COMMUNITY and line["of"] == "all" and line["measures"]:
-                told = {name: each["value"] for name, each in line["measures"].items()}
-                return {name: value for name, value in told.items() if value is not None}
+        for row in result.get("evaluation", {}).get("rows", ()):
+            if row["model"] == COMMUNITY and row["grouping"] == "all" and row["metrics"]:
+                values = {name: metric["value"] for name, metric in row["metrics"].items()}
+                return {name: value for name, value in values.items() if value is not None}
         if progress := result.get("progress"):
-            return {name: value for name, value in progress[-1].items() if name not in _NO_RESULT}
+            return {name: value for name, value in progress[-1].items() if name not in _NOT_METRICS}
         return dict(versions[-1].metrics) if (versions := self.versions) else {}
 
     def vector(self, version: int | None = None) -> Vector:
-        """The weights of a version, the last one if none is named, as one vector."""
-        found = [each for each in self.versions if version is None or each.version == version]
-        if not found:
-            what = f"version {version}" if version is not None else "version"
+        """Return the parameters of a version of the run's model, by default the last, as one vector."""
+        versions = [row for row in self.versions if version is None or row.version == version]
+        if not versions:
+            label = f"version {version}" if version is not None else "version"
             raise SettingsError(
-                f"run '{self.name}' has no {what}", where="run", remedy="look at run.versions"
+                f"run '{self.name}' has no {label}", where="run", remedy="use one of run.versions"
             )
-        return self.store.vectors.get(found[-1].digest)
+        return self.store.model_files.get(versions[-1].digest)
 
     @property
     def model(self) -> Any:
-        """The community model with its weights: a PyTorch module or an estimator of scikit-learn, ready to be used.
+        """The run's trained community model: a PyTorch module or a scikit-learn estimator.
 
-        For a study its columns are those of `run.row.recipe["use"]`, scaled; `predict` does that by itself.
+        For a study its inputs are the scaled columns of `run.row.recipe["deployment"]`; `predict` scales by itself.
         """
-        ready = getattr(self.trained, "ready", None)
-        if ready is None:
+        native_model = getattr(self.model_definition, "native_model", None)
+        if native_model is None:
             raise SettingsError(
-                f"{type(self.trained).__name__} has no method 'ready' that makes something to use of a vector",
+                f"{type(self.model_definition).__name__} has no method 'native_model'",
                 where="model",
                 remedy="add one, or use run.vector()",
             )
-        return ready(self.vector())
+        return native_model(self.vector())
 
     def predict(self, x: Any) -> NDArray[Any]:
-        """Chances of each class, values, or chances that it happens within the follow-up, for new rows.
+        """Predict new rows with the run's model: class probabilities, values, or probabilities of the event.
 
         Args:
-            x: Rows as an array; for a study its columns as they were before scaling and before people were hidden
-                among others, with NaN where a value is missing, as an array, a data frame, or lists by the columns'
-                names.
+            x: Rows as an array; for a study its columns before recoding and scaling, with NaN for missing values, as an
+                array, a data frame, or lists by column name.
 
         Raises:
-            SettingsError: The rows are not what the model reads, or nobody but a site has a whole model.
+            SettingsError: The model cannot read the rows, or has personal layers that only sites have.
         """
-        use = self.row.recipe["use"]
-        if isinstance(self.trained, Personal):
+        deployment = self.row.recipe["deployment"]
+        if isinstance(self.model_definition, PersonalLayersModel):
             raise SettingsError(
-                "the model has personal layers, which are at the sites",
+                "the model has personal layers, which only the sites have",
                 where="predict",
-                remedy="predict at a site, or use run.vector() for what is shared",
+                remedy="predict at a site, or use run.vector() for the shared parameters",
             )
-        rows = self.scaled(x) if "columns" in use else check_shape(np.asarray(x), use)
-        said = self.trained.score(self.vector(), Examples(rows, np.zeros(len(rows), np.int64))).predictions
-        mean, deviation = use.get("label", (0.0, 1.0))
-        return said if use.get("classes") or said.ndim > 1 else said * deviation + mean
+        rows = self.scale_rows(x) if "columns" in deployment else check_shape(np.asarray(x), deployment)
+        predictions = self.model_definition.score(
+            self.vector(), Examples(rows, np.zeros(len(rows), np.int64))
+        ).predictions
+        mean, std = deployment.get("label", (0.0, 1.0))
+        return predictions if deployment.get("classes") or predictions.ndim > 1 else predictions * std + mean
 
     def report(self, out: Path | None = None) -> dict[str, Any]:
-        """Everything there is to tell of the run, as plain data; written as one HTML page if a path is given."""
-        from abaton.report import page_of, report_of
+        """Return the report of the run as JSON values; also write it as one HTML page if a path is given."""
+        from abaton.report import make_report, render_report
 
         events = Journal(self.store, self.name).rows()
-        made = report_of(self.row, self.versions, events, activity(self.store, self.name, first=True))
+        report = make_report(
+            self.row, self.versions, events, visible_activity(self.store, self.name, first=True)
+        )
         if out is not None:
-            with writing(out.parent), replacing(out) as begun:
-                begun.write_text(page_of(made), encoding="utf-8")
-        return made
+            with map_os_errors(out.parent), atomic_write(out) as temporary_path:
+                temporary_path.write_text(render_report(report), encoding="utf-8")
+        return report
 
     @cached_property
-    def trained(self) -> Model:
-        """What was trained, without its weights."""
+    def model_definition(self) -> Model:
+        """Model that was trained in the run, without its parameters."""
         if self._model is not None:
             return self._model
         recipe = self.row.recipe
         if "method" in recipe:
-            from abaton.study import Learning
+            from abaton.study import LearningSection
 
-            use = recipe["use"]
-            method = Learning.model_validate(recipe["method"])
-            return method.model(features=len(use["columns"]), classes=len(use["classes"]))
+            deployment = recipe["deployment"]
+            learning = LearningSection.model_validate(recipe["method"])
+            return learning.build_model(
+                features=len(deployment["columns"]), classes=len(deployment["classes"])
+            )
         raise SettingsError(
-            f"what run '{self.name}' trained is known to the program that made it",
+            f"the model of run '{self.name}' is defined by the program that created the run",
             where="model",
-            remedy="give it: Run(store, name, model)",
+            remedy="give it as Run(store, name, model)",
         )
 
-    def _in_ranges(self, made: NDArray[np.float64], use: Mapping[str, Any]) -> NDArray[np.float64]:
-        """The rows in the ranges in which the model has learned, if people were hidden among others."""
-        if "ranges" not in use or not len(made):
-            return made
-        from abaton.features import Table, columns, in_ranges
+    def _recode(self, values: NDArray[np.float64], deployment: Mapping[str, Any]) -> NDArray[np.float64]:
+        """Return rows for the run's model recoded to the ranges of the training data, if it was anonymised."""
+        if "ranges" not in deployment or not len(values):
+            return values
+        from abaton.features import FeatureTable, feature_columns, recode_new_rows
         from abaton.study import study_from_toml
 
         study = study_from_toml(self.row.recipe["settings"]["study"])
         assert study.privacy.anonymity is not None
-        subjects = tuple(map(str, range(len(made))))
-        plan, none = study.plan(), np.zeros(len(made), np.int64)
-        names = tuple(plan.label.names)
-        table = Table(columns(plan), made, none, names, subjects, label=plan.label.name)
-        return in_ranges(table, use["ranges"], study.privacy.anonymity).x
+        subjects = tuple(map(str, range(len(values))))
+        features, no_labels = study.feature_spec(), np.zeros(len(values), np.int64)
+        names = tuple(features.label.class_names)
+        table = FeatureTable(
+            feature_columns(features), values, no_labels, names, subjects, label=features.label.name
+        )
+        return recode_new_rows(table, deployment["ranges"], study.privacy.anonymity).x
 
-    def scaled(self, x: Any) -> NDArray[np.float32]:
-        """A study's columns as the model reads them: in ranges, filled and scaled.
+    def scale_rows(self, x: Any) -> NDArray[np.float32]:
+        """Return a study's columns as the run's model reads them: recoded, imputed and scaled.
 
         Raises:
-            SettingsError: The rows are not what the model reads.
+            SettingsError: The model cannot read the rows.
         """
-        use = self.row.recipe["use"]
-        made = self._in_ranges(_columns(x, use["columns"]).astype(np.float64), use)
-        for i, name in enumerate(use["columns"]):
-            if (scale := use["scale"].get(name)) is None:
+        deployment = self.row.recipe["deployment"]
+        rows = self._recode(_columns(x, deployment["columns"]).astype(np.float64), deployment)
+        for i, name in enumerate(deployment["columns"]):
+            if (scale := deployment["scale"].get(name)) is None:
                 continue
-            mean, deviation, measured = scale
-            made[:, i] = np.where(np.isnan(made[:, i]), mean, made[:, i])
-            if measured:
-                made[:, i] = (made[:, i] - mean) / deviation
-        if np.isnan(made).any():
+            mean, std, is_measured = scale
+            rows[:, i] = np.where(np.isnan(rows[:, i]), mean, rows[:, i])
+            if is_measured:
+                rows[:, i] = (rows[:, i] - mean) / std
+        if np.isnan(rows).any():
             raise SettingsError(
-                "a value is missing that the study does not fill", where="predict", remedy="give it"
+                "a value is missing and the study does not impute it", where="predict", remedy="add the value"
             )
-        return made.astype(np.float32)
+        return rows.astype(np.float32)
 
 
 def _columns(x: Any, names: Sequence[str]) -> NDArray[Any]:
-    """Rows as an array in the order of the study's columns."""
-    has = getattr(x, "columns", None)
-    known = list(x) if isinstance(x, Mapping) else None if has is None else [str(name) for name in has]
+    """Return rows as an array in the column order of the run's study."""
+    frame_columns = getattr(x, "columns", None)
+    known = (
+        list(x)
+        if isinstance(x, Mapping)
+        else None
+        if frame_columns is None
+        else [str(name) for name in frame_columns]
+    )
     if known is None:
         rows = np.atleast_2d(np.asarray(x, np.float64))
         if rows.shape[1] != len(names):
@@ -232,58 +243,55 @@ def _columns(x: Any, names: Sequence[str]) -> NDArray[Any]:
     return np.stack([np.asarray(x[name], np.float64) for name in names], axis=1)
 
 
-def _shown(value: Any) -> str:
+def _format_value(value: Any) -> str:
     return (
         f"{value:,}" if isinstance(value, int) else f"{value:.4g}" if isinstance(value, float) else str(value)
     )
 
 
-_CURVE = 20  # versions of the community model that are judged, for the curve over time
+_CURVE_POINTS = 20  # versions of the community model that are evaluated for the curve over time
 
 
-def traffic_of(journal: Journal, size: int) -> dict[str, dict[str, int]]:
-    """For each site: how many updates it sent, their bytes, and how many those would be as plain numbers.
-
-    And the same of the models that it was sent for its updates and scores.
-    """
+def traffic_by_site(journal: Journal, size: int) -> dict[str, dict[str, int]]:
+    """Return each site's traffic in a run: updates and received models, with encoded and uncompressed bytes."""
     sent: Counter[str] = Counter()
-    got: Counter[str] = Counter()
+    received: Counter[str] = Counter()
     bytes_up: Counter[str] = Counter()
     bytes_down: Counter[str] = Counter()
-    for kind, body in journal.rows():
-        event = from_row(kind, body)
-        if isinstance(event, Arrived):
+    for event_type, body in journal.rows():
+        event = event_from_row(event_type, body)
+        if isinstance(event, UpdateReceived):
             sent[event.learner] += 1
-            bytes_up[event.learner] += event.size
-        if isinstance(event, Arrived | Scored):
-            got[event.learner] += 1
-            bytes_down[event.learner] += event.down
+            bytes_up[event.learner] += event.payload_bytes
+        if isinstance(event, UpdateReceived | EvaluationReceived):
+            received[event.learner] += 1
+            bytes_down[event.learner] += event.downlink_bytes
     return {
         name: {
             "updates": sent[name],
             "bytes_up": bytes_up[name],
             "uncompressed": sent[name] * size * 4,
-            "models": got[name],
+            "models": received[name],
             "bytes_down": bytes_down[name],
-            "uncompressed_down": got[name] * size * 4,
+            "uncompressed_down": received[name] * size * 4,
         }
-        for name in sorted(got)
+        for name in sorted(received)
     }
 
 
-def some_versions(store: Store, run: str) -> Iterator[tuple[ModelRow, Vector]]:
-    """Some versions of the community model, the last among them; not every version is kept forever."""
+def sampled_versions(store: Store, run: str) -> Iterator[tuple[ModelRow, Vector]]:
+    """Yield sampled versions of a run's community model that are on disk, the last among them."""
     versions = store.models(run)
-    stride = max(1, -(-len(versions) // _CURVE))
+    stride = max(1, -(-len(versions) // _CURVE_POINTS))
     for version in [*versions[:-1:stride], *versions[-1:]]:
-        if store.vectors.path(version.digest).exists():
-            yield version, store.vectors.get(version.digest)
+        if store.model_files.path(version.digest).exists():
+            yield version, store.model_files.get(version.digest)
 
 
-def point_of(version: ModelRow, judged: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The main measure of a version, which is the first that the study names, if there is one to tell."""
-    line = next((each for each in judged["lines"] if each["of"] == "all"), None)
-    if line is None or line["measures"] is None:
+def metric_point(version: ModelRow, evaluation: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the main metric of a version in a run, the first that the study names, if it is available."""
+    row = next((row for row in evaluation["rows"] if row["grouping"] == "all"), None)
+    if row is None or row["metrics"] is None:
         return []
-    name, told = next(iter(line["measures"].items()))
-    return [{"version": version.version, "at": version.at, name: told["value"]}]
+    name, metric = next(iter(row["metrics"].items()))
+    return [{"version": version.version, "timestamp": version.timestamp, name: metric["value"]}]

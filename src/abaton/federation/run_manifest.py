@@ -1,9 +1,8 @@
-"""What a run is made of, as plain words and digests: kept with the run, and compared before it is resumed.
+"""Manifest of a run: settings, code and software digests, stored with the run and compared before it is resumed.
 
-Rules, codec, model, machines and software are told in words, so that a difference can be named. Data are told by one
-keyed digest for each site, and one for the test examples; first weights by their digest.
-
-Which software made a result: kept with every run, so that it can be made again.
+Strategy, codec, model, machines and software are stored as text, so that a difference can be named. Each site's data
+enters as a digest keyed by a site secret, so that others cannot test guessed values. A new NumPy or PyTorch version is
+a difference and prevents resuming.
 """
 
 from __future__ import annotations
@@ -17,129 +16,158 @@ from typing import Any
 
 import numpy as np
 
-from abaton import __version__
-from abaton.codecs import Pipeline
-from abaton.engines import Profile
-from abaton.models.code_digest import own_code
+from abaton import __version__, controller
+from abaton.codecs import CodecPipeline
+from abaton.engines import MachineProfile
+from abaton.learners import PersonalLayersModel
+from abaton.models.code_digest import user_code_digest
 
-Fingerprint = Mapping[str, Any]
+Manifest = Mapping[str, Any]
 
-_LONGEST = 120  # of a model's description that is kept as it is; longer ones are told by a digest
+COMPONENT_TAGS: Mapping[type, str] = {
+    controller.Strategy: "strategy",
+    controller.TrainSettings: "train_settings",
+    controller.UpdateThresholds: "update_thresholds",
+    controller.DifferentialPrivacy: "differential_privacy",
+    controller.SynchronousScheduler: "synchronous",
+    controller.SemiSynchronousScheduler: "semi_synchronous",
+    controller.AsynchronousScheduler: "asynchronous",
+    controller.BufferedScheduler: "buffered",
+    controller.ExampleWeighting: "examples",
+    controller.ValidationWeighting: "validation",
+    controller.StalenessWeighting: "staleness",
+    controller.LatestContribution: "latest",
+    controller.FedAsyncContribution: "fedasync",
+    controller.CoordinateMedian: "median",
+    controller.TrimmedMean: "trimmed_mean",
+    controller.Krum: "krum",
+    controller.NormBound: "norm_bound",
+    controller.ServerSgd: "sgd",
+    controller.ServerMomentum: "momentum",
+    controller.ServerAdam: "adam",
+    PersonalLayersModel: "personal_layers",
+}
+"""Tag of each built-in component in a manifest. Tags are part of the stored format; class names are not."""
+
+_MAX_DESCRIPTION = 120  # characters of a model's description; longer ones are shortened and get a digest
 
 
-def flat(part: object) -> dict[str, str]:
-    """Every setting of a part of the rules by its whole name, in words; own parts are told by their attributes.
+def flatten_settings(component: object) -> dict[str, str]:
+    """Return every setting of a component as text of the run manifest, by its dotted name.
 
-    >>> from abaton.controller import Rules
-    >>> flat(Rules(learners=2, rounds=3))["training.learning_rate"]
-    '0.05'
+    >>> settings = flatten_settings(controller.Strategy(learners=2, rounds=3))
+    >>> settings["scheduler"], settings["training.learning_rate"]
+    ('synchronous', '0.05')
     """
-    return dict(_settings(part, ""))
+    return dict(_settings(component, ""))
 
 
-def _settings(part: object, name: str) -> Iterator[tuple[str, str]]:
-    inside = f"{name}." if name else ""
-    if isinstance(part, np.generic):  # numbers that came out of an array are the numbers they are
-        part = part.item()
-    if part is None or isinstance(part, str | int | float | bytes):
-        yield name, repr(part)
-    elif isinstance(part, Mapping):
-        for key in sorted(part, key=repr):
-            yield from _settings(part[key], f"{inside}{key}")
-    elif isinstance(part, tuple | list):
-        for place, each in enumerate(part):
-            yield from _settings(each, f"{inside}{place}")
+def _settings(value: object, name: str) -> Iterator[tuple[str, str]]:
+    prefix = f"{name}." if name else ""
+    if isinstance(value, np.generic):  # stored like a Python number
+        value = value.item()
+    if value is None or isinstance(value, str | int | float | bytes):
+        yield name, repr(value)
+    elif isinstance(value, Mapping):
+        for key in sorted(value, key=repr):
+            yield from _settings(value[key], f"{prefix}{key}")
+    elif isinstance(value, tuple | list):
+        for index, item in enumerate(value):
+            yield from _settings(item, f"{prefix}{index}")
     else:
-        yield name or "is", _kind(part)
+        yield name or "type", _describe_type(value)
         names = (
-            [f.name for f in fields(part)] if is_dataclass(part) else sorted(getattr(part, "__dict__", ()))
+            [f.name for f in fields(value)] if is_dataclass(value) else sorted(getattr(value, "__dict__", ()))
         )
         for key in names:
             if not key.startswith("_"):
-                yield from _settings(getattr(part, key), f"{inside}{key}")
+                yield from _settings(getattr(value, key), f"{prefix}{key}")
 
 
-def _kind(part: object) -> str:
-    """What a part is called; one of your own by its whole name and a digest of its code."""
-    own = own_code([part])
-    named = type(part).__qualname__
-    return f"{type(part).__module__}.{named}, code {own}" if own else named
+def _describe_type(component: object) -> str:
+    """Return the manifest's tag of a built-in component, or a user-defined one's dotted name and code digest."""
+    code = user_code_digest([component])
+    if not code and type(component) in COMPONENT_TAGS:
+        return COMPONENT_TAGS[type(component)]
+    dotted_name = f"{type(component).__module__}.{type(component).__qualname__}"
+    return f"{dotted_name}, code {code}" if code else dotted_name
 
 
-def written(codec: Pipeline) -> str:
-    """A codec as its line, with a digest of code of your own."""
-    own = own_code([*codec.steps, codec.codec])
-    return f"{codec.spec}, code {own}" if own else codec.spec
+def describe_codec(codec: CodecPipeline) -> str:
+    """Return a codec as text of the run manifest: its spec, with a digest of user-defined code."""
+    code = user_code_digest([*codec.transforms, codec.codec])
+    return f"{codec.spec}, code {code}" if code else codec.spec
 
 
-def described(model: object) -> str:
-    """A model in words: what it says of itself, or what it is called, and a digest of your own code."""
-    own = own_code([model])
-    words = str(getattr(model, "description", type(model).__qualname__)) + (f", code {own}" if own else "")
-    if len(words) <= _LONGEST:
-        return words
-    return f"{type(model).__qualname__} {hashlib.sha256(words.encode()).hexdigest()[:16]}"
+def describe_model(model: object) -> str:
+    """Return a model as text of the run manifest: description or type, with a digest of user-defined code."""
+    description = getattr(model, "description", None)
+    if description is None:
+        return _describe_type(model)
+    code = user_code_digest([model])
+    text = f"{description}, code {code}" if code else str(description)
+    if len(text) <= _MAX_DESCRIPTION:
+        return text
+    return f"{text[: _MAX_DESCRIPTION // 2]}…, digest {hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
 
-def machines(profiles: Mapping[str, Profile]) -> dict[str, dict[str, str]]:
-    """The simulated machines that are not the usual one."""
-    usual = Profile()
+def machine_differences(profiles: Mapping[str, MachineProfile]) -> dict[str, dict[str, str]]:
+    """Return the manifest's settings of simulated machines that differ from the default."""
+    default = MachineProfile()
     return {
-        name: {key: repr(value) for key, value in asdict(profile).items() if value != getattr(usual, key)}
+        name: {key: repr(value) for key, value in asdict(profile).items() if value != getattr(default, key)}
         for name, profile in profiles.items()
-        if profile != usual
+        if profile != default
     }
 
 
-def differences(before: Fingerprint, now: Fingerprint) -> list[str]:
-    """What of a run is not as it was, in words.
+def manifest_differences(before: Manifest, now: Manifest) -> list[str]:
+    """Return the differences of two run manifests as text.
 
-    >>> differences({"codec": "raw", "sites": {"a": "1"}}, {"codec": "fp16", "sites": {"a": "2"}})
+    >>> manifest_differences({"codec": "raw", "sites": {"a": "1"}}, {"codec": "fp16", "sites": {"a": "2"}})
     ['codec was raw and is fp16', "the data of 'a'"]
     """
-    made = []
-    for part in dict.fromkeys((*before, *now)):
-        then, this = before.get(part), now.get(part)
-        if then == this:
+    differences = []
+    for section in dict.fromkeys((*before, *now)):
+        old, new = before.get(section), now.get(section)
+        if old == new:
             continue
-        if part == "sites":
-            made += _sites(then or {}, this or {})
-        elif isinstance(then, Mapping) and isinstance(this, Mapping):
-            keys = [key for key in dict.fromkeys((*then, *this)) if then.get(key) != this.get(key)]
-            made += [_changed(f"{part}.{key}", then.get(key), this.get(key)) for key in keys]
+        if section == "sites":
+            differences += _site_differences(old or {}, new or {})
+        elif isinstance(old, Mapping) and isinstance(new, Mapping):
+            keys = [key for key in dict.fromkeys((*old, *new)) if old.get(key) != new.get(key)]
+            differences += [_format_change(f"{section}.{key}", old.get(key), new.get(key)) for key in keys]
         else:
-            made.append(_changed(part, then, this))
-    return made
+            differences.append(_format_change(section, old, new))
+    return differences
 
 
-def _sites(then: Mapping[str, str], this: Mapping[str, str]) -> list[str]:
-    gone = [f"site '{name}' is not there" for name in then if name not in this]
-    new = [f"site '{name}' is new" for name in this if name not in then]
-    other = [f"the data of '{name}'" for name in then if name in this and then[name] != this[name]]
-    return gone + new + other
+def _site_differences(old: Mapping[str, str], current: Mapping[str, str]) -> list[str]:
+    removed = [f"site '{name}' is missing" for name in old if name not in current]
+    added = [f"site '{name}' is new" for name in current if name not in old]
+    changed = [f"the data of '{name}'" for name in old if name in current and old[name] != current[name]]
+    return removed + added + changed
 
 
-def _changed(name: str, then: object, this: object) -> str:
-    if then is None or this is None:
-        return (
-            f"{name} was {'nothing' if then is None else then} and is {'nothing' if this is None else this}"
-        )
-    return f"{name} was {then} and is {this}"
+def _format_change(name: str, old: object, new: object) -> str:
+    if old is None or new is None:
+        return f"{name} was {'nothing' if old is None else old} and is {'nothing' if new is None else new}"
+    return f"{name} was {old} and is {new}"
 
 
-_PARTS = ("numpy", "numba", "torch", "scikit-learn")
+_PACKAGES = ("numpy", "numba", "torch", "scikit-learn")
 
 
-def versions() -> dict[str, str]:
-    """The versions that the bits of a result may depend on.
+def software_versions() -> dict[str, str]:
+    """Return the software versions for the run manifest that the bits of a result may depend on.
 
-    >>> list(versions())[:2]
+    >>> list(software_versions())[:2]
     ['abaton', 'python']
     """
-    made = {"abaton": __version__, "python": platform.python_version()}
-    for part in _PARTS:
+    versions = {"abaton": __version__, "python": platform.python_version()}
+    for package in _PACKAGES:
         try:
-            made[part] = version(part)
-        except PackageNotFoundError:  # an adapter that is not installed cannot have been used
+            versions[package] = version(package)
+        except PackageNotFoundError:  # a package that is not installed cannot have been used
             continue
-    return made
+    return versions

@@ -1,4 +1,4 @@
-"""FHIR R4 itself, once: its JSON, elements, codes, units, dates, Bundles, other versions, and what is valid.
+"""FHIR R4: JSON, elements, terminology, units, dates, Bundles, validation and other versions.
 
-Standard library only, and nothing here knows of de-identification.
+It does not depend on the de-identification package.
 """

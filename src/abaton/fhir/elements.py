@@ -1,9 +1,8 @@
-"""The R4 element table: which elements every FHIR type has, of which type, how often.
+"""R4 element table: the elements of every FHIR type, their types and cardinalities.
 
-The table is made from the R4 4.0.1 definitions and shipped as text, one line per type (see ``elements.txt``):
-``name:type`` followed by ``!`` if required, ``*`` if repeating, ``^`` if part of the summary, ``/1`` for a
-choice that must be made, ``/0`` for one that may. An empty type means a block of its own, named
-``Parent.name``.
+The table comes from the R4 4.0.1 definitions and ships as text, one line per type (see ``elements.txt``):
+``name:type`` followed by ``!`` if required, ``*`` if repeating, ``^`` if part of the summary, ``/1`` for a required
+choice, ``/0`` for an optional one. An empty type is a backbone element named ``Parent.name``.
 """
 
 from __future__ import annotations
@@ -13,81 +12,83 @@ from importlib.resources import files
 from typing import NamedTuple
 
 
-class Element(NamedTuple):
+class ElementDefinition(NamedTuple):
     """One element of a type."""
 
     name: str
     type: str
-    required: bool
-    many: bool
-    summary: bool
-    choice: bool
+    is_required: bool
+    is_list: bool
+    in_summary: bool
+    is_choice: bool
 
     @property
     def stem(self) -> str:
-        """The name of a choice without its type: ``value`` for ``valueQuantity``."""
-        if not self.choice:
+        """Return the name of a choice element without its type: ``value`` for ``valueQuantity``."""
+        if not self.is_choice:
             return self.name
         return self.name[: -len(self.type)] if self.name.endswith(_capital(self.type)) else self.name
 
 
-Fields = dict[str, Element]
+Fields = dict[str, ElementDefinition]
 
 
 def _capital(name: str) -> str:
     return name[0].upper() + name[1:]
 
 
-def _element(parent: str, word: str) -> Element:
-    name, _, rest = word.partition(":")
-    rest, _, choice = rest.partition("/")
-    kind = rest.rstrip("!*^")
-    marks = rest[len(kind) :]
+def _element(parent: str, entry: str) -> ElementDefinition:
+    name, _, remainder = entry.partition(":")
+    remainder, _, choice = remainder.partition("/")
+    type_name = remainder.rstrip("!*^")
+    marks = remainder[len(type_name) :]
     required = "!" in marks or choice == "1"
-    return Element(name, kind or f"{parent}.{name}", required, "*" in marks, "^" in marks, bool(choice))
+    return ElementDefinition(
+        name, type_name or f"{parent}.{name}", required, "*" in marks, "^" in marks, bool(choice)
+    )
 
 
 @cache
-def table() -> dict[str, Fields]:
-    """Every R4 type with its elements, in the order of the specification.
+def element_table() -> dict[str, Fields]:
+    """Return the R4 element definitions: every type with its elements, in the order of the specification.
 
-    >>> table()["Patient"]["birthDate"].type
+    >>> element_table()["Patient"]["birthDate"].type
     'date'
     """
     text = files("abaton.fhir").joinpath("elements.txt").read_text(encoding="utf-8")
-    made: dict[str, Fields] = {}
+    types: dict[str, Fields] = {}
     for line in text.splitlines():
-        parent, *words = line.split(" ")
-        made[parent] = {element.name: element for element in (_element(parent, word) for word in words)}
-    return made
+        parent, *entries = line.split(" ")
+        types[parent] = {element.name: element for element in (_element(parent, entry) for entry in entries)}
+    return types
 
 
 @cache
-def resources() -> frozenset[str]:
-    """The names of all R4 resource types.
+def resource_types() -> frozenset[str]:
+    """Return the names of all resource types in the R4 element table.
 
-    >>> "Patient" in resources(), "HumanName" in resources()
+    >>> "Patient" in resource_types(), "HumanName" in resource_types()
     (True, False)
     """
     abstract = {"Resource", "DomainResource"}
     return frozenset(
-        name for name, fields in table().items() if "implicitRules" in fields and name not in abstract
+        name for name, fields in element_table().items() if "implicitRules" in fields and name not in abstract
     )
 
 
 def is_primitive(type_name: str) -> bool:
-    """Whether a type is a plain value (a string, a number, a date)."""
+    """Return whether the type of an R4 element is primitive (a string, a number, a date)."""
     return type_name[0].islower()
 
 
 def is_resource_slot(type_name: str) -> bool:
-    """Whether an element holds a whole resource (``contained``, ``Bundle.entry.resource``)."""
-    return type_name in ("Resource", "DomainResource") or type_name in resources()
+    """Return whether an R4 element holds a resource (``contained``, ``Bundle.entry.resource``)."""
+    return type_name in ("Resource", "DomainResource") or type_name in resource_types()
 
 
-def children(fields: Fields, name: str) -> list[Element]:
-    """The elements that a step finds: by name, or every type of a choice."""
+def child_elements(fields: Fields, name: str) -> list[ElementDefinition]:
+    """Return the R4 elements that a path step matches: by name, or every type of a choice element."""
     exact = fields.get(name)
     if exact is not None:
         return [exact]
-    return [element for element in fields.values() if element.choice and element.stem == name]
+    return [element for element in fields.values() if element.is_choice and element.stem == name]

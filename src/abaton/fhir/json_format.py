@@ -1,13 +1,11 @@
-"""Reading and writing JSON without surprises: what is doubtful is refused whole.
+"""Strict reading and writing of FHIR JSON.
 
-Refused: anything that is not UTF-8, a byte order mark, XML, a key twice in one object, numbers that are not
-finite, lone surrogates, nesting deeper than 64, documents larger than the limit. Without orjson the same
-bytes come out.
+Refused: anything that is not UTF-8, a byte order mark, XML, duplicate keys, numbers that are not finite, lone
+surrogates, nesting deeper than 64, documents larger than the limit. The output bytes are the same without orjson.
 
-A duplicate key hides from a fast parser, which keeps the last one. It cannot hide from this: what was parsed
-is written again, and if that gives the same bytes but for spacing, nothing was lost. If not (a number written
-otherwise), the ends of keys are counted on both sides, which is exact unless a colon or quote is written as
-an escape; then the slow parser decides.
+Duplicate keys are detected by writing the parsed document again and comparing the bytes: equality up to white space
+means that no key was lost. Otherwise (a number written differently) the key ends are counted on both sides, which is
+exact unless a colon or quote is escaped; then the slow parser decides. The check costs a quarter of the parsing time.
 """
 
 from __future__ import annotations
@@ -19,21 +17,21 @@ from itertools import accumulate
 from json.encoder import encode_basestring
 from typing import Any, NoReturn
 
-from abaton.errors import Refused
+from abaton.errors import RefusedError
 
 try:
     import orjson
-except ImportError:  # a phone has the standard library only
+except ImportError:  # a browser has the standard library only
     orjson = None  # type: ignore[assignment]
 
 MAX_BYTES = 256 * 1024 * 1024
 MAX_DEPTH = 64
-_SMALL = 8_192
+_SMALL_BYTES = 8_192
 _BESIDE_BRACKETS = re.compile(rb'"(?:[^"\\]|\\.)*(?:"|\Z)|[^\[\]{}"]+', re.DOTALL)
 
 
 def parse(raw: bytes, *, where: str = "", limit: int = MAX_BYTES) -> dict[str, Any]:
-    """The object in a JSON document, or a refusal that says why.
+    """Parse a FHIR JSON document strictly; refuse duplicate keys, invalid UTF-8 and deep nesting.
 
     >>> parse(b'{"resourceType": "Patient"}')
     {'resourceType': 'Patient'}
@@ -41,112 +39,116 @@ def parse(raw: bytes, *, where: str = "", limit: int = MAX_BYTES) -> dict[str, A
     if len(raw) > limit:
         _refuse(f"the document is larger than {limit:,} bytes", where, "split it, or raise the limit")
     if raw[:1] != b"{":
-        _look_at_start(raw, where)
+        _check_start(raw, where)
     if (
-        orjson is None and nesting(raw) > 2 * MAX_DEPTH
-    ):  # a browser's stack does not survive Python's own parser
-        _too_deep(where)
-    document = _fast(raw, where) if orjson is not None else _slow(raw, where)
+        orjson is None and bracket_depth(raw) > 2 * MAX_DEPTH
+    ):  # the recursive parser overflows a browser's stack
+        _refuse_depth(where)
+    document = _parse_fast(raw, where) if orjson is not None else _parse_slow(raw, where)
     if document.__class__ is not dict:
         _refuse("the document is not a JSON object", where, "give one FHIR resource per document")
-    made: dict[str, Any] = document
-    return made
+    result: dict[str, Any] = document
+    return result
 
 
-def parse_all(raws: Sequence[bytes]) -> list[dict[str, Any] | Refused]:
-    """The object in each of several documents, or why it is refused.
+def parse_all(texts: Sequence[bytes]) -> list[dict[str, Any] | RefusedError]:
+    """Parse several FHIR JSON documents strictly; return the object or the refusal of each.
 
-    Lines of a bulk export are nearly always written without spaces: then all of them are written again at once. One
-    complete object cannot be the beginning of another, so if the whole is the same, so is every line of it.
+    Lines of a bulk export rarely contain white space, so all of them are written again at once. A complete object is
+    never a prefix of another, so if the joined text is equal, every line is.
 
     >>> parse_all([b'{"a":1}', b'{"a":1,"a":2}'])[0]
     {'a': 1}
     """
-    if orjson is not None and len(raws) > 1:
+    if orjson is not None and len(texts) > 1:
         try:
-            made = list(map(orjson.loads, raws))
-            again, whole = orjson.dumps(_around(made, _AROUND - 1)), b",".join(raws)
+            documents = list(map(orjson.loads, texts))
+            serialised, joined = orjson.dumps(_wrap_in_lists(documents, _WRAPPER_LISTS - 1)), b",".join(texts)
         except (orjson.JSONDecodeError, orjson.JSONEncodeError):
             pass
         else:
-            same = len(again) == len(whole) + 2 * _AROUND and again.startswith(whole, _AROUND)
-            if same and set(map(type, made)) == {dict}:
-                return made
-    return [_parsed(raw) for raw in raws]
+            same = len(serialised) == len(joined) + 2 * _WRAPPER_LISTS and serialised.startswith(
+                joined, _WRAPPER_LISTS
+            )
+            if same and set(map(type, documents)) == {dict}:
+                return documents
+    return [_parse_or_error(raw) for raw in texts]
 
 
-def _parsed(raw: bytes) -> dict[str, Any] | Refused:
+def _parse_or_error(raw: bytes) -> dict[str, Any] | RefusedError:
     try:
         return parse(raw)
-    except Refused as error:
+    except RefusedError as error:
         return error
 
 
-def _look_at_start(raw: bytes, where: str) -> None:
+def _check_start(raw: bytes, where: str) -> None:
     if raw[:3] == b"\xef\xbb\xbf":
         _refuse("the document starts with a byte order mark", where, "save it as plain UTF-8")
     if raw[:64].lstrip().startswith(b"<"):
-        _refuse("this is XML; only FHIR JSON is read", where, "export the records as JSON or NDJSON")
+        _refuse(
+            "the document is XML; only FHIR JSON is supported", where, "export the records as JSON or NDJSON"
+        )
 
 
-def nesting(raw: bytes) -> int:
-    """How deeply the brackets of a JSON text are nested, found without walking into it.
+def bracket_depth(raw: bytes) -> int:
+    """Return the nesting depth of the brackets of a JSON text, without parsing it.
 
-    >>> nesting(b'{"a": [{"b": "[[["}]}')
+    >>> bracket_depth(b'{"a": [{"b": "[[["}]}')
     3
     """
     brackets = _BESIDE_BRACKETS.sub(b"", raw)
     return max(accumulate(1 if sign in b"[{" else -1 for sign in brackets), default=0)
 
 
-def bounded(document: Any) -> None:
-    """Refuse a document that is nested too deeply, before anything walks into it.
+def check_depth(document: Any) -> None:
+    """Refuse a parsed FHIR JSON document that is nested too deeply.
 
-    >>> bounded({"resourceType": "Patient"})
+    >>> check_depth({"resourceType": "Patient"})
     """
     if _depth(document) > MAX_DEPTH:
-        _too_deep("")
+        _refuse_depth("")
 
 
 def dump(document: dict[str, Any]) -> bytes:
-    """A document as compact JSON in UTF-8; the same bytes with and without orjson."""
+    """Return a FHIR document as compact JSON in UTF-8; the same bytes with and without orjson."""
     return orjson.dumps(document) if orjson is not None else _write(document).encode()
 
 
-def _fast(raw: bytes, where: str) -> Any:
+def _parse_fast(raw: bytes, where: str) -> Any:
     try:
         document = orjson.loads(raw)
     except orjson.JSONDecodeError as error:
         if "recursion" in str(error) or "nest" in str(error):
-            _too_deep(where)
-        _broken(raw, where)
-    again, around = _again(document, raw, where)
-    same = len(again) == len(raw) + 2 * around and again.startswith(raw, around)
-    if not same and not _same_keys(raw, again[around : len(again) - around]):
-        _slow(raw, where)
+            _refuse_depth(where)
+        _refuse_invalid(raw, where)
+    serialised, wrappers = _serialise_bounded(document, raw, where)
+    same = len(serialised) == len(raw) + 2 * wrappers and serialised.startswith(raw, wrappers)
+    if not same and not _same_keys(raw, serialised[wrappers : len(serialised) - wrappers]):
+        _parse_slow(raw, where)
     return document
 
 
-def _again(document: Any, raw: bytes, where: str) -> tuple[bytes, int]:
-    """A document written again, and how many lists are around it; one that is nested too deeply is refused."""
-    if len(raw) < _SMALL and raw.count(b"{") + raw.count(b"[") <= MAX_DEPTH:
+def _serialise_bounded(document: Any, raw: bytes, where: str) -> tuple[bytes, int]:
+    """Write a JSON document inside lists, so that orjson's depth limit enforces ours; return their number, too."""
+    if len(raw) < _SMALL_BYTES and raw.count(b"{") + raw.count(b"[") <= MAX_DEPTH:
         return orjson.dumps(document), 0
-    # orjson writes no deeper than a limit of its own: with that many lists around it less ours, what it
-    # still writes is within ours. So one writing looks at keys and nesting both.
+    # orjson has its own depth limit. Inside (its limit - ours) lists, a document that it can write is within our
+    # limit, so one serialisation checks both keys and nesting.
     try:
-        return orjson.dumps(_around(document, _AROUND)), _AROUND
+        return orjson.dumps(_wrap_in_lists(document, _WRAPPER_LISTS)), _WRAPPER_LISTS
     except orjson.JSONEncodeError:
-        _too_deep(where)
+        _refuse_depth(where)
 
 
-def _around(document: Any, lists: int) -> Any:
+def _wrap_in_lists(document: Any, lists: int) -> Any:
     for _ in range(lists):
         document = [document]
     return document
 
 
-def _deepest() -> int:
-    """How many lists within lists orjson writes at most."""
+def _orjson_max_depth() -> int:
+    """Return the largest number of nested JSON lists that orjson writes."""
     node: list[Any] = []
     for depth in range(1, 100_000):
         try:
@@ -157,20 +159,20 @@ def _deepest() -> int:
     raise RuntimeError("this orjson has no limit on nesting: use one that has")
 
 
-_AROUND = 0 if orjson is None else _deepest() - MAX_DEPTH
+_WRAPPER_LISTS = 0 if orjson is None else _orjson_max_depth() - MAX_DEPTH
 
 
-def _same_keys(raw: bytes, again: bytes) -> bool:
-    """Whether nothing but spacing and the form of numbers and escapes differs, so that no key was lost."""
-    dense, dense_again = raw.translate(None, b" \t\n\r"), again.translate(None, b" ")
-    if dense == dense_again:
+def _same_keys(raw: bytes, serialised: bytes) -> bool:
+    """Return whether JSON differs only in white space, number forms and escapes, so no key was lost."""
+    dense, serialised_dense = raw.translate(None, b" \t\n\r"), serialised.translate(None, b" ")
+    if dense == serialised_dense:
         return True
     if b"\\u002" in raw or b"\\u003" in raw:
         return False
-    return dense.count(b'":') == dense_again.count(b'":')
+    return dense.count(b'":') == serialised_dense.count(b'":')
 
 
-def _slow(raw: bytes, where: str) -> Any:
+def _parse_slow(raw: bytes, where: str) -> Any:
     try:
         text = raw.decode()
     except UnicodeDecodeError:
@@ -178,46 +180,46 @@ def _slow(raw: bytes, where: str) -> Any:
     try:
         document = json.loads(
             text,
-            object_pairs_hook=_pairs(where),
-            parse_constant=lambda _: _refuse("the document holds NaN or Infinity", where, "remove it"),
+            object_pairs_hook=_unique_keys(where),
+            parse_constant=lambda _: _refuse("the document contains NaN or Infinity", where, "remove it"),
             parse_float=lambda digits: _finite(float(digits), where),
-            parse_int=_whole,
+            parse_int=_parse_integer,
         )
     except json.JSONDecodeError as error:
         _refuse("the document is not valid JSON", f"{where} line {error.lineno}".strip(), "export it again")
     except RecursionError:
-        _too_deep(where)
+        _refuse_depth(where)
     if _depth(document) > MAX_DEPTH:
-        _too_deep(where)
+        _refuse_depth(where)
     if "\\u" in text and _SURROGATE.search(text):
         try:
             _write(document).encode()
         except UnicodeEncodeError:
-            _refuse("the document holds half a surrogate pair", where, "export it again as UTF-8")
+            _refuse("the document contains a lone surrogate", where, "export it again as UTF-8")
     return document
 
 
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
-def _pairs(where: str) -> Callable[[list[tuple[str, Any]]], dict[str, Any]]:
+def _unique_keys(where: str) -> Callable[[list[tuple[str, Any]]], dict[str, Any]]:
     def pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
-        made = dict(items)
-        if len(made) != len(items):
-            _refuse("a key occurs twice in one object", where, "correct the document; it has two meanings")
-        return made
+        table = dict(items)
+        if len(table) != len(items):
+            _refuse("an object has a duplicate key", where, "remove one of the values")
+        return table
 
     return pairs
 
 
 def _finite(number: float, where: str) -> float:
     if number in (float("inf"), float("-inf")):
-        _refuse("the document holds a number that is not finite", where, "correct the number")
+        _refuse("the document contains a number that is not finite", where, "correct the number")
     return number
 
 
-def _whole(digits: str) -> int | float:
-    # orjson reads whole numbers beyond 64 bits as floats: do the same, so that both write the same bytes.
+def _parse_integer(digits: str) -> int | float:
+    # orjson reads integers beyond 64 bits as floats; do the same, so that both parsers give the same bytes.
     number = int(digits) if len(digits) < 25 else 1 << 70
     return number if -(1 << 63) <= number < 1 << 64 else float(digits)
 
@@ -251,7 +253,7 @@ def _write(node: Any) -> str:
 
 
 def _decimal(number: float) -> str:
-    """A float as orjson writes it: one more place before the exponent than Python's own form."""
+    """Return a JSON number as orjson writes it: with one more decimal before the exponent than Python."""
     text = repr(number)
     if not text.endswith("e-05"):
         return text.replace("e-0", "e-")
@@ -259,14 +261,14 @@ def _decimal(number: float) -> str:
     return f"{'-' * (number < 0)}0.0000{digits}"
 
 
-def _broken(raw: bytes, where: str) -> NoReturn:
-    _slow(raw, where)
+def _refuse_invalid(raw: bytes, where: str) -> NoReturn:
+    _parse_slow(raw, where)
     _refuse("the document is not valid JSON", where, "export it again")
 
 
-def _too_deep(where: str) -> NoReturn:
-    _refuse(f"the document is nested more than {MAX_DEPTH} levels deep", where, "no FHIR record needs that")
+def _refuse_depth(where: str) -> NoReturn:
+    _refuse(f"the document is nested more than {MAX_DEPTH} levels deep", where, "reduce the nesting")
 
 
 def _refuse(what: str, where: str, remedy: str) -> NoReturn:
-    raise Refused(what, where=where, remedy=remedy) from None
+    raise RefusedError(what, where=where, remedy=remedy) from None

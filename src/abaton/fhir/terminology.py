@@ -1,19 +1,14 @@
-"""Which codes may survive: a code is kept only if it can be nothing else than a code.
+"""Codes that de-identification keeps: only texts that cannot be anything but a code.
 
-A coded value is a place where a local system may have written anything, a name included. So a code passes
-only
-(1) if R4 binds its element to a fixed list and it is on that list;
-(2) if its system is one of HL7's own and the code is on the shipped list of that system;
-(3) if its system is a public terminology and the code has that terminology's form, check digit included;
-(4) if the study document itself names the system and the code.
-The display, the version and every other text beside a code never pass.
+Local systems may contain any text in a coded value, names included. A code is therefore kept only
+(1) if R4 binds its element to a fixed list that contains it;
+(2) if its system is one of HL7's and the shipped list of that system contains it;
+(3) if its system is a public terminology and it has that terminology's form, check digit included;
+(4) if the study document names system and code.
+Display texts, versions and other texts beside a code are never kept.
 
-Short codes of public lists: languages, countries, currencies, kinds of imaging, makers of vaccines.
-
-A word of two or three letters may be a name (Kim, Lee, Li), so its form says nothing: only what stands on the
-list is a code.
-
-Short names of code systems: what people write in documents, and the address that FHIR knows each by.
+Languages, countries, currencies, imaging modalities and vaccine manufacturers are lists, not patterns, because short
+names such as *Kim* or *Li* match any pattern.
 """
 
 from __future__ import annotations
@@ -25,15 +20,15 @@ from functools import cache, lru_cache
 from importlib.resources import files
 from typing import Any
 
-from abaton.fhir.elements import resources, table
+from abaton.fhir.elements import element_table, resource_types
 from abaton.fhir.ucum import is_unit
 
 
-def _listed(words: str) -> frozenset[str]:
-    return frozenset(words.split())
+def _word_set(text: str) -> frozenset[str]:
+    return frozenset(text.split())
 
 
-_LANGUAGES = _listed(
+_LANGUAGES = _word_set(
     """
 aa ab ae af ak am an ar arn as ast av ay az ba be ber bg bi bm bn bo br bs ca ce ch chr ckb cmn co
 cr crh cs cu cv cy da de dsb dv dz ee el en eo es et eu fa ff fi fil fj fo fr frr fur fy ga gd gl gn
@@ -45,7 +40,7 @@ sv sw ta te tet tg th ti tk tl tn to tpi tr ts tt tw ty ug uk und ur uz ve vi vo
 za zgh zh zu zxx
 """
 )
-_COUNTRIES = _listed(
+_COUNTRIES = _word_set(
     """
 AD AE AF AG AI AL AM AO AQ AR AS AT AU AW AX AZ BA BB BD BE BF BG BH BI BJ BL BM BN BO BQ BR BS BT
 BV BW BY BZ CA CC CD CF CG CH CI CK CL CM CN CO CR CU CV CW CX CY CZ DE DJ DK DM DO DZ EC EE EG EH
@@ -67,7 +62,7 @@ SLV SMR SOM SPM SRB SSD STP SUR SVK SVN SWE SWZ SXM SYC SYR TCA TCD TGO THA TJK 
 TUN TUR TUV TWN TZA UGA UKR UMI URY USA UZB VAT VCT VEN VGB VIR VNM VUT WLF WSM XKX YEM ZAF ZMB ZWE
 """
 )
-_CURRENCIES = _listed(
+_CURRENCIES = _word_set(
     """
 AED AFN ALL AMD AOA ARS AUD AWG AZN BAM BBD BDT BGN BHD BIF BMD BND BOB BRL BSD BTN BWP BYN BZD CAD
 CDF CHF CLP CNY COP CRC CUP CVE CZK DJF DKK DOP DZD EGP ERN ETB EUR FJD FKP GBP GEL GHS GIP GMD GNF
@@ -78,13 +73,13 @@ SYP SZL THB TJS TMT TND TOP TRY TTD TWD TZS UAH UGX USD UYU UZS VES VND VUV WST 
 XDR XOF XPF XXX YER ZAR ZMW ZWG
 """
 )
-_MODALITIES = _listed(
+_MODALITIES = _word_set(
     """
 AR AU BMD CR CT DG DX ECG EPS ES GM HC IO IVOCT IVUS KER KO LEN MG MR NM OAM OCT OP OPM OPT OPV OSS
 OT PR PT PX REG RF RG RTDOSE RTIMAGE RTPLAN RTRECORD RTSTRUCT SEG SM SMR SR SRF US VA XA XC
 """
 )
-_MAKERS = _listed(
+_MAKERS = _word_set(
     """
 AB ACA AKR ALP AR AVB AVI BA BAH BAY BN BP BPC BRR BTP CEN CHI CMP CNJ CON CRU CSL DVC DVX EVN GEO
 GRE GRF IAG IM IUS JNJ JPN JSN KED KGC LED MA MBL MCM MED MIP MOD MSD NAB NAV NOV NVX NYB ORT OTC
@@ -101,7 +96,7 @@ is_vaccine_maker = _MAKERS.__contains__
 
 @lru_cache(1024)
 def is_language(text: str) -> bool:
-    """Whether a text names a language, as BCP 47 does.
+    """Return whether a code is a BCP 47 language tag, as in the terminology of ``language`` elements.
 
     >>> [is_language(text) for text in ("en", "it-IT", "zh-Hant-TW", "kim", "en-LI-Smith", "no-XY")]
     [True, True, True, False, False, False]
@@ -111,7 +106,7 @@ def is_language(text: str) -> bool:
 
 
 def is_dicom(text: str) -> bool:
-    """Whether a text is a code of DICOM's own list: a kind of imaging, or six digits that begin as its codes do.
+    """Return whether a code is of the DICOM terminology: a modality, or six digits in DICOM's range.
 
     >>> is_dicom("CT"), is_dicom("110114"), is_dicom("LI"), is_dicom("839201")
     (True, True, False, False)
@@ -119,8 +114,8 @@ def is_dicom(text: str) -> bool:
     return text in _MODALITIES or _DICOM.fullmatch(text) is not None
 
 
-_REMEMBERED = 1_024
-ABSENT = "http://terminology.hl7.org/CodeSystem/data-absent-reason"
+_CACHE_SIZE = 1_024
+DATA_ABSENT_REASON = "http://terminology.hl7.org/CodeSystem/data-absent-reason"
 
 _VERHOEFF_TIMES = [
     "0123456789",
@@ -147,7 +142,7 @@ _VERHOEFF_TURN = [
 
 
 def is_snomed(code: str) -> bool:
-    """Whether a text has the form of a SNOMED CT concept: digits, partition and Verhoeff check digit.
+    """Return whether a code has the form of a SNOMED CT concept: digits, partition and Verhoeff check digit.
 
     >>> is_snomed("38341003"), is_snomed("38341004"), is_snomed("Smith")
     (True, False, False)
@@ -167,7 +162,7 @@ _LOINC_PART = re.compile(r"L[AP]\d{1,6}-\d")
 
 
 def is_loinc(code: str) -> bool:
-    """Whether a text has the form of a LOINC code (check digit included), answer or part.
+    """Return whether a code has the form of a LOINC code (check digit included), answer or part.
 
     >>> is_loinc("8310-5"), is_loinc("8310-6"), is_loinc("LA10423-4")
     (True, False, True)
@@ -180,52 +175,52 @@ def is_loinc(code: str) -> bool:
     return (10 - total % 10) % 10 == int(match[2])
 
 
-def _form(pattern: str) -> Callable[[str], bool]:
-    whole = re.compile(pattern, re.ASCII)
-    return lru_cache(_REMEMBERED)(lambda code: whole.fullmatch(code) is not None)
+def _pattern_check(pattern: str) -> Callable[[str], bool]:
+    compiled = re.compile(pattern, re.ASCII)
+    return lru_cache(_CACHE_SIZE)(lambda code: compiled.fullmatch(code) is not None)
 
 
-_ICD10 = _form(r"[A-Z]\d\d(?:\.\d{1,3})?[*+†!]?")
-_ICD10_CM = _form(r"[A-Z]\d[0-9AB](?:\.?[0-9]{1,4}|\.?[0-9X]{0,3}[A-DGHJ-NPQRSX0-9])?")
-_ATC = _form(r"[A-Z](?:\d\d(?:[A-Z](?:[A-Z](?:\d\d)?)?)?)?")
-_DIGITS = _form(r"\d{1,7}")
+_ICD10 = _pattern_check(r"[A-Z]\d\d(?:\.\d{1,3})?[*+†!]?")
+_ICD10_CM = _pattern_check(r"[A-Z]\d[0-9AB](?:\.?[0-9]{1,4}|\.?[0-9X]{0,3}[A-DGHJ-NPQRSX0-9])?")
+_ATC = _pattern_check(r"[A-Z](?:\d\d(?:[A-Z](?:[A-Z](?:\d\d)?)?)?)?")
+_DIGITS = _pattern_check(r"\d{1,7}")
 
 TERMINOLOGIES: Mapping[str, Callable[[str], bool]] = {
     "http://snomed.info/sct": is_snomed,
     "http://loinc.org": is_loinc,
     "http://unitsofmeasure.org": is_unit,
     "http://www.nlm.nih.gov/research/umls/rxnorm": _DIGITS,
-    "http://hl7.org/fhir/sid/cvx": _form(r"\d{1,3}"),
+    "http://hl7.org/fhir/sid/cvx": _pattern_check(r"\d{1,3}"),
     "http://hl7.org/fhir/sid/mvx": is_vaccine_maker,
-    "http://hl7.org/fhir/sid/ndc": _form(r"\d{4,5}-\d{3,4}-\d{1,2}"),
+    "http://hl7.org/fhir/sid/ndc": _pattern_check(r"\d{4,5}-\d{3,4}-\d{1,2}"),
     "http://hl7.org/fhir/sid/icd-10": _ICD10,
     "http://hl7.org/fhir/sid/icd-10-cm": _ICD10_CM,
     "http://hl7.org/fhir/sid/icd-10-us": _ICD10_CM,
     "http://hl7.org/fhir/sid/icd-10-de": _ICD10,
     "http://fhir.de/CodeSystem/dimdi/icd-10-gm": _ICD10,
     "http://fhir.de/CodeSystem/bfarm/icd-10-gm": _ICD10,
-    "http://hl7.org/fhir/sid/icd-9-cm": _form(r"(?:\d{3}|V\d\d)(?:\.?\d{1,2})?|E\d{3}(?:\.?\d)?"),
-    "http://hl7.org/fhir/sid/icd-9": _form(r"(?:\d{3}|V\d\d)(?:\.?\d{1,2})?|E\d{3}(?:\.?\d)?"),
-    "http://hl7.org/fhir/sid/icf": _form(r"[bsde]\d{1,5}"),
-    "http://fhir.de/CodeSystem/bfarm/ops": _form(r"\d-\d\d[0-9a-z](?:\.[0-9a-z]{1,2})?"),
+    "http://hl7.org/fhir/sid/icd-9-cm": _pattern_check(r"(?:\d{3}|V\d\d)(?:\.?\d{1,2})?|E\d{3}(?:\.?\d)?"),
+    "http://hl7.org/fhir/sid/icd-9": _pattern_check(r"(?:\d{3}|V\d\d)(?:\.?\d{1,2})?|E\d{3}(?:\.?\d)?"),
+    "http://hl7.org/fhir/sid/icf": _pattern_check(r"[bsde]\d{1,5}"),
+    "http://fhir.de/CodeSystem/bfarm/ops": _pattern_check(r"\d-\d\d[0-9a-z](?:\.[0-9a-z]{1,2})?"),
     "http://www.whocc.no/atc": _ATC,
     "http://fhir.de/CodeSystem/bfarm/atc": _ATC,
-    "http://www.ama-assn.org/go/cpt": _form(r"\d{4}[0-9FT]"),
-    "https://www.cms.gov/Medicare/Coding/HCPCSReleaseCodeSets": _form(r"[A-V]\d{4}"),
-    "http://terminology.hl7.org/CodeSystem/HCPCS": _form(r"[A-V]\d{4}"),
-    "http://www.orpha.net": _form(r"(?:ORPHA:)?\d{1,6}"),
-    "http://human-phenotype-ontology.org": _form(r"HP:\d{7}"),
-    "http://www.genenames.org": _form(r"HGNC:\d{1,5}"),
-    "http://terminology.hl7.org/CodeSystem/icd-o-3": _form(r"\d{4}/\d|C\d\d(?:\.\d)?"),
-    "http://standardterms.edqm.eu": _form(r"[1-6]\d{4}[0-9]00|[1-6]\d{5}50"),
-    "http://nucc.org/provider-taxonomy": _form(r"\d{3}[0-9A-Z]\d{5}X"),
+    "http://www.ama-assn.org/go/cpt": _pattern_check(r"\d{4}[0-9FT]"),
+    "https://www.cms.gov/Medicare/Coding/HCPCSReleaseCodeSets": _pattern_check(r"[A-V]\d{4}"),
+    "http://terminology.hl7.org/CodeSystem/HCPCS": _pattern_check(r"[A-V]\d{4}"),
+    "http://www.orpha.net": _pattern_check(r"(?:ORPHA:)?\d{1,6}"),
+    "http://human-phenotype-ontology.org": _pattern_check(r"HP:\d{7}"),
+    "http://www.genenames.org": _pattern_check(r"HGNC:\d{1,5}"),
+    "http://terminology.hl7.org/CodeSystem/icd-o-3": _pattern_check(r"\d{4}/\d|C\d\d(?:\.\d)?"),
+    "http://standardterms.edqm.eu": _pattern_check(r"[1-6]\d{4}[0-9]00|[1-6]\d{5}50"),
+    "http://nucc.org/provider-taxonomy": _pattern_check(r"\d{3}[0-9A-Z]\d{5}X"),
     "http://dicom.nema.org/resources/ontology/DCM": is_dicom,
-    "urn:iso:std:iso:11073:10101": _form(r"\d{1,6}"),
+    "urn:iso:std:iso:11073:10101": _pattern_check(r"\d{1,6}"),
     "urn:iso:std:iso:3166": is_country,
     "urn:iso:std:iso:4217": is_currency,
     "urn:ietf:bcp:47": is_language,
-    "urn:ietf:rfc:3986": _form(r"(?:urn:oid:)?1\.2\.840\.10008\.5\.1\.4(?:\.\d{1,3}){1,8}"),
-    "urn:oid:2.16.840.1.113883.6.238": _form(r"\d{4}-\d"),
+    "urn:ietf:rfc:3986": _pattern_check(r"(?:urn:oid:)?1\.2\.840\.10008\.5\.1\.4(?:\.\d{1,3}){1,8}"),
+    "urn:oid:2.16.840.1.113883.6.238": _pattern_check(r"\d{4}-\d"),
 }
 
 _MEDIA_TYPES = frozenset(
@@ -284,7 +279,7 @@ _MEDIA = re.compile(r"([a-z]+/[a-z0-9.+-]+)(?:; ?charset=(?:utf|UTF|iso|ISO|us|U
 
 
 def is_media_type(text: str) -> bool:
-    """Whether a text is one of the usual media types.
+    """Return whether a code is a common media type (the terminology of attachments).
 
     >>> is_media_type("application/pdf"), is_media_type("text/plain; charset=utf-8"), is_media_type("mr/jo")
     (True, True, False)
@@ -294,7 +289,7 @@ def is_media_type(text: str) -> bool:
 
 
 @cache
-def _source() -> dict[str, Any]:
+def _vocabulary() -> dict[str, Any]:
     text = files("abaton.fhir").joinpath("vocabulary.json").read_text(encoding="utf-8")
     loaded: dict[str, Any] = json.loads(text)
     return loaded
@@ -302,43 +297,43 @@ def _source() -> dict[str, Any]:
 
 @cache
 def _systems() -> dict[str, frozenset[str]]:
-    return {name: frozenset(codes.split(" ")) for name, codes in _source()["systems"].items()}
+    return {name: frozenset(codes.split(" ")) for name, codes in _vocabulary()["systems"].items()}
 
 
 @cache
-def profiles() -> frozenset[str]:
-    """The addresses of published profiles that may stay in ``meta.profile``."""
-    core = (f"http://hl7.org/fhir/StructureDefinition/{name}" for name in resources())
-    return frozenset(core) | frozenset(_source()["profiles"])
+def known_profiles() -> frozenset[str]:
+    """Return the URLs of published FHIR profiles that may stay in ``meta.profile``."""
+    core = (f"http://hl7.org/fhir/StructureDefinition/{name}" for name in resource_types())
+    return frozenset(core) | frozenset(_vocabulary()["profiles"])
 
 
 @cache
 def _bindings() -> dict[str, Callable[[str], bool]]:
-    made: dict[str, Callable[[str], bool]] = {}
-    for values, paths in _source()["bindings"].items():
+    checks: dict[str, Callable[[str], bool]] = {}
+    for values, paths in _vocabulary()["bindings"].items():
         listed = frozenset(values.split(" "))
         for path in paths.split(" "):
-            made[path] = listed.__contains__
-    names = frozenset(table()).__contains__
+            checks[path] = listed.__contains__
+    names = frozenset(element_table()).__contains__
     for kind, check in (("type", names), ("media", is_media_type), ("unit", is_unit)):
-        for path in _source()["names"][kind].split(" "):
-            made[path] = check
-    made["Money.currency"] = is_currency
-    made["Address.country"] = is_country
-    return made
+        for path in _vocabulary()["names"][kind].split(" "):
+            checks[path] = check
+    checks["Money.currency"] = is_currency
+    checks["Address.country"] = is_country
+    return checks
 
 
-def binding(type_name: str, element: str) -> Callable[[str], bool] | None:
-    """The check for a plain ``code`` element, or nothing when no list is known for it.
+def code_check(type_name: str, element: str) -> Callable[[str], bool] | None:
+    """Return the terminology check of a primitive ``code`` element, or None if no value set is known.
 
-    >>> binding("Patient", "gender")("female"), binding("Patient", "gender")("Smith")
+    >>> code_check("Patient", "gender")("female"), code_check("Patient", "gender")("Smith")
     (True, False)
     """
     return is_language if element == "language" else _bindings().get(f"{type_name}.{element}")
 
 
 def is_known(system: str, code: str) -> bool:
-    """Whether a code may be nothing else than a code of that public system.
+    """Return whether a code is listed in, or has the form of, a public terminology (code system).
 
     >>> is_known("http://loinc.org", "8310-5"), is_known("http://hospital.example/codes", "8310-5")
     (True, False)
@@ -348,7 +343,7 @@ def is_known(system: str, code: str) -> bool:
 
 
 def is_public(system: str) -> bool:
-    """Whether a code system is a public one, so that its address tells nothing about a site.
+    """Return whether a terminology's code system is public, so that its URL does not identify a site.
 
     >>> is_public("http://loinc.org"), is_public("http://st-mary.example/codes")
     (True, False)
@@ -371,7 +366,7 @@ NDC = "http://hl7.org/fhir/sid/ndc"
 CPT = "http://www.ama-assn.org/go/cpt"
 HCPCS = "http://terminology.hl7.org/CodeSystem/HCPCS"
 
-SHORT: Mapping[str, str] = {
+SHORT_NAMES: Mapping[str, str] = {
     "loinc": LOINC,
     "snomed": SNOMED,
     "icd10": ICD10,
@@ -386,4 +381,4 @@ SHORT: Mapping[str, str] = {
     "cpt": CPT,
     "hcpcs": HCPCS,
 }
-"""Every short name, and the one code system that it stands for."""
+"""Code system of each short name."""

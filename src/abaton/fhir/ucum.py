@@ -1,18 +1,15 @@
-"""Units of measure: UCUM's whole grammar, and how large each unit is.
+"""UCUM units: parsing and conversion.
 
-A unit is a product or quotient of prefixed units with exponents (``mg/dL``, ``10*3/uL``, ``kg.(m/s2)``); what stands in
-braces is an annotation and means nothing. The units and their sizes are those of UCUM 2.2 (the Unified Code for Units
-of Measure, by the UCUM Organization and Regenstrief Institute), one line each in ``units.txt``: the code, ``m`` if it
-takes prefixes, its size and the unit of its size. A line without a size is a dimension of its own: the base units,
-and what nobody can compare with anything else (``[IU]``, ``[HPF]``). So is the mole, which UCUM takes for a number.
-A size like ``degF(5)`` is a scale that does not begin at nothing, or is a logarithm.
+A unit is a product or quotient of prefixed units with exponents (``mg/dL``, ``10*3/uL``, ``kg.(m/s2)``); braces contain
+annotations without meaning. Units and sizes are those of UCUM 2.2 (by the UCUM Organization and Regenstrief Institute),
+one line each in ``units.txt``: code, ``m`` if it takes prefixes, size, and unit of the size. A line without a size is a
+dimension of its own: base units, arbitrary units (``[IU]``, ``[HPF]``), and the mole, which UCUM treats as a number.
+A size like ``degF(5)`` is a scale with an offset or a logarithm. Parsing uses exact fractions; unknown units such as
+``mmHg`` are not guessed.
 
-Converting measured numbers between units of UCUM.
-
-Two units can be converted if their dimensions are the same; an amount of substance and a mass only if the molar mass
-is stated, because UCUM does not know which substance. Units whose size nobody can state (``[IU]``, ``{score}``) convert
-only into themselves and their multiples. Temperatures, pH and levels are converted by their formulas; a scale without
-one only into its own multiples (``dB`` into ``B``).
+Units of equal dimension are convertible; amount of substance and mass only with a molar mass. Arbitrary units and
+annotations convert only to themselves and their multiples. Temperatures, pH and levels are converted by formula;
+a scale without one only to its multiples (``dB`` to ``B``).
 """
 
 from __future__ import annotations
@@ -50,86 +47,86 @@ _TOKEN = re.compile(
 )
 _NOTE = re.compile(r"\{[^{}]*\}")
 _FUNCTION = re.compile(r"(\w+)\((\d+)\)")
-_LONGEST, _DEEPEST, _MOST_PARTS = 200, 8, 30
-# Of a unit that may be shown: a date, a telephone number or a name can be written as a product, too.
-_LONGEST_SHOWN, _MOST_DIGITS, _MOST_TERMS = 40, 3, 5
+_MAX_LENGTH, _MAX_DEPTH, _MAX_COMPONENTS = 200, 8, 30
+# Limits of units that may be shown: a date, a telephone number or a name can be written as a product.
+_MAX_SHOWN_LENGTH, _MAX_SHOWN_DIGITS, _MAX_SHOWN_TERMS = 40, 3, 5
 _LONG_NUMBER = re.compile(r"(?<!\d)(?!10{2,6}(?!\d))\d{3,}")
 
 
 class Unit(NamedTuple):
-    """What a unit measures.
+    """Parsed unit.
 
     Attributes:
-        size: How many of the base units it is.
+        size: Number of base units.
         dimension: The base units with their exponents.
-        scale: The code of a scale that is not counted from nothing (Cel, [pH], B); empty for all others.
-        formula: How such a scale is told in its base units; ``none`` if that is not said.
-        notes: The annotations, in order.
-        bare: Whether it is nothing but annotations.
+        scale: Code of a scale with an offset or logarithm (Cel, [pH], B); empty for all others.
+        formula: Formula from such a scale to its base units; ``none`` if undefined.
+        annotations: The annotations, in order.
+        is_annotation_only: Whether it consists of annotations only.
     """
 
     size: Fraction
     dimension: Dimension
     scale: str = ""
     formula: str = ""
-    notes: tuple[str, ...] = ()
-    bare: bool = False
+    annotations: tuple[str, ...] = ()
+    is_annotation_only: bool = False
 
 
 @lru_cache(maxsize=4096)
 def is_unit(text: str) -> bool:
-    """Whether a text is a unit of UCUM and nothing else, so that it may be shown.
+    """Return whether a text is a UCUM unit that may be shown.
 
-    An annotation is free text, so only a few well-known ones pass; and only a few digits do.
+    Annotations are free text, so only well-known ones are accepted, and only few digits.
 
     >>> [is_unit(u) for u in ("mg/dL", "10*3/uL", "mm[Hg]", "{score}", "kg/m2", "Smith", "{Smith}")]
     [True, True, True, True, True, False, False]
     """
-    if len(text) > _LONGEST_SHOWN:
+    if len(text) > _MAX_SHOWN_LENGTH:
         return False
-    plain = _NOTE.sub("", text).removeprefix("/")
-    terms = 1 + sum(plain.count(sign) for sign in "./(")
-    digits = sum(map(str.isdigit, plain.replace("10*", "").replace("0", "")))
-    if terms > _MOST_TERMS or digits > _MOST_DIGITS or _LONG_NUMBER.search(plain):
+    stripped = _NOTE.sub("", text).removeprefix("/")
+    terms = 1 + sum(stripped.count(sign) for sign in "./(")
+    digits = sum(map(str.isdigit, stripped.replace("10*", "").replace("0", "")))
+    if terms > _MAX_SHOWN_TERMS or digits > _MAX_SHOWN_DIGITS or _LONG_NUMBER.search(stripped):
         return False
-    made = read_unit(text)
-    return made is not None and _ANNOTATIONS.issuperset(made.notes)
+    unit = parse_unit(text)
+    return unit is not None and _ANNOTATIONS.issuperset(unit.annotations)
 
 
 @lru_cache(maxsize=4096)
-def without_words(text: str) -> str | None:
-    """A unit without the annotations that may not be shown, which mean nothing to UCUM; nothing if none is left.
+def strip_annotations(text: str) -> str | None:
+    """Remove UCUM annotations (in braces) that may not be shown; return None if no unit is left.
 
-    >>> without_words("%{saturation}"), without_words("{beats}/min{Smith}"), without_words("{Smith}")
+    >>> strip_annotations("%{saturation}"), strip_annotations("{beats}/min{Smith}"), strip_annotations("{Smith}")
     ('%', '{beats}/min', None)
     """
-    if len(text) > _LONGEST or read_unit(text) is None:
+    if len(text) > _MAX_LENGTH or parse_unit(text) is None:
         return None
-    bare = _NOTE.sub(lambda note: note[0] if note[0] in _ANNOTATIONS else "", text)
-    return bare if bare and is_unit(bare) else None
+    stripped = _NOTE.sub(lambda note: note[0] if note[0] in _ANNOTATIONS else "", text)
+    return stripped if stripped and is_unit(stripped) else None
 
 
 @lru_cache(maxsize=4096)
-def read_unit(text: str) -> Unit | None:
-    """What a text says in UCUM's case-sensitive code; nothing if it is not understood, never a guess.
+def parse_unit(text: str) -> Unit | None:
+    """Parse a case-sensitive UCUM code; return None if it is not one.
 
-    >>> read_unit("mg/dL").dimension, float(read_unit("mg{dry}/(dL.h)").size), read_unit("mgs/dL")
+    >>> parse_unit("mg/dL").dimension, float(parse_unit("mg{dry}/(dL.h)").size), parse_unit("mgs/dL")
     ((('g', 1), ('m', -3)), 0.002777777777777778, None)
     """
-    if not text or len(text) > _LONGEST or not text.isascii():
+    if not text or len(text) > _MAX_LENGTH or not text.isascii():
         return None
     try:
-        return _Reader(text).whole()
-    except _NotUnderstoodError:
+        return _UnitParser(text).parse()
+    except _InvalidUnitError:
         return None
 
 
-class _NotUnderstoodError(Exception):
-    """The text is not a unit."""
+class _InvalidUnitError(Exception):
+    """Text that is not a unit."""
 
 
-class _Reader:
-    """Reads one unit, from left to right as UCUM asks: a/b.c is (a/b).c."""
+class _UnitParser:
+    """Parser of one unit, from left to right as UCUM requires: a/b.c is (a/b).c."""
 
     def __init__(self, text: str) -> None:
         self.tokens = list(_tokens(text))
@@ -138,21 +135,21 @@ class _Reader:
         self.scales: list[tuple[str, str]] = []
         self.parts = self.units = 0
 
-    def whole(self) -> Unit:
+    def parse(self) -> Unit:
         inverted = bool(self.tokens) and self.tokens[0]["sign"] == "/"
         size, powers = self.term(0)
         if self.at < len(self.tokens):
-            raise _NotUnderstoodError
+            raise _InvalidUnitError
         scale = formula = ""
         if self.scales:
-            # A scale that does not begin at nothing cannot be multiplied: such a product has no size.
+            # A scale with an offset or logarithm cannot be multiplied: such a product has no size.
             scale, formula = self.scales[0] if self.parts == 1 and not inverted else ("mixed", "none")
-        return Unit(size, tidy(powers), scale, formula, tuple(self.notes), not self.units)
+        return Unit(size, normalise_dimension(powers), scale, formula, tuple(self.notes), not self.units)
 
     def take(self, sign: str) -> bool:
-        found = self.at < len(self.tokens) and self.tokens[self.at]["sign"] == sign
-        self.at += found
-        return found
+        is_match = self.at < len(self.tokens) and self.tokens[self.at]["sign"] == sign
+        self.at += is_match
+        return is_match
 
     def term(self, depth: int) -> tuple[Fraction, dict[str, int]]:
         size, powers = Fraction(1), dict[str, int]()
@@ -167,18 +164,18 @@ class _Reader:
                 return size, powers
 
     def component(self, depth: int) -> tuple[Fraction, dict[str, int]]:
-        if depth > _DEEPEST or self.at >= len(self.tokens):
-            raise _NotUnderstoodError
+        if depth > _MAX_DEPTH or self.at >= len(self.tokens):
+            raise _InvalidUnitError
         if self.take("("):
-            found = self.term(depth + 1)
+            term = self.term(depth + 1)
             if not self.take(")"):
-                raise _NotUnderstoodError
-            return found
+                raise _InvalidUnitError
+            return term
         token = self.tokens[self.at]
         self.at += 1
         self.parts += 1
-        if token["sign"] or self.parts > _MOST_PARTS:
-            raise _NotUnderstoodError
+        if token["sign"] or self.parts > _MAX_COMPONENTS:
+            raise _InvalidUnitError
         if note := token["note"] or token["alone"]:
             self.notes.append(note)
         if token["alone"]:
@@ -187,43 +184,43 @@ class _Reader:
         if token["number"]:
             number = Fraction(token["number"])
             if not number:
-                raise _NotUnderstoodError
+                raise _InvalidUnitError
             return number, {}
         return self.unit(token["atom"], int(token["power"] or 1))
 
     def unit(self, code: str, power: int) -> tuple[Fraction, dict[str, int]]:
-        found = _atom(code)
-        if found is None:
-            raise _NotUnderstoodError
-        if found.scale:
-            self.scales.append((found.scale, found.formula))
+        atom = _atom(code)
+        if atom is None:
+            raise _InvalidUnitError
+        if atom.scale:
+            self.scales.append((atom.scale, atom.formula))
             self.parts += power != 1
-        return found.size**power, {name: number * power for name, number in found.dimension}
+        return atom.size**power, {name: number * power for name, number in atom.dimension}
 
 
 def _tokens(text: str) -> Iterator[re.Match[str]]:
-    at = 0
-    while at < len(text):
-        match = _TOKEN.match(text, at)
+    position = 0
+    while position < len(text):
+        match = _TOKEN.match(text, position)
         if match is None:
-            raise _NotUnderstoodError
+            raise _InvalidUnitError
         yield match
-        at = match.end()
+        position = match.end()
 
 
-def tidy(powers: dict[str, int]) -> Dimension:
-    """Exponents in order, without those that cancel out."""
+def normalise_dimension(powers: dict[str, int]) -> Dimension:
+    """Return the exponents of a UCUM unit's base units in order, without those that are zero."""
     return tuple(sorted((name, power) for name, power in powers.items() if power))
 
 
 @cache
 def _table() -> dict[str, tuple[bool, str, str]]:
-    """Every unit: whether it takes prefixes, its size, and the unit of its size."""
-    made = {}
+    """Return the UCUM table: for every unit whether it takes prefixes, its size, and the unit of its size."""
+    units = {}
     for line in files("abaton.fhir").joinpath("units.txt").read_text(encoding="utf-8").splitlines():
         code, metric, size, unit = (*line.split(" "), "", "")[:4]
-        made[code] = metric == "m", size, unit
-    return made
+        units[code] = metric == "m", size, unit
+    return units
 
 
 @cache
@@ -232,41 +229,41 @@ def _defined(code: str) -> Unit:
     if not size:
         return Unit(Fraction(1), ((code, 1),))
     match = _FUNCTION.fullmatch(size)
-    told = read_unit(unit)
-    assert told is not None, code
+    base = parse_unit(unit)
+    assert base is not None, code
     if match is None:
-        return Unit(told.size * Fraction(size), told.dimension)
-    return Unit(Fraction(1), told.dimension, code, match[1])
+        return Unit(base.size * Fraction(size), base.dimension)
+    return Unit(Fraction(1), base.dimension, code, match[1])
 
 
 @lru_cache(maxsize=4096)
 def _atom(code: str) -> Unit | None:
-    """A unit of the table, or one with a prefix; its size is then that of the prefix times its own."""
+    """Return a unit atom of the UCUM table, with or without a metric prefix."""
     known = _table()
     if code in known:
         return _defined(code)
     for prefix, size in (*_PREFIXES.items(), *_BINARY.items()):
-        rest = code[len(prefix) :]
-        if prefix in _BINARY and rest not in _INFORMATION:
+        remainder = code[len(prefix) :]
+        if prefix in _BINARY and remainder not in _INFORMATION:
             continue
-        if code.startswith(prefix) and known.get(rest, (False,))[0]:
-            found = _defined(rest)
-            return found._replace(size=found.size * size)
+        if code.startswith(prefix) and known.get(remainder, (False,))[0]:
+            base = _defined(remainder)
+            return base._replace(size=base.size * size)
     return None
 
 
 def scale_unit(code: str) -> Fraction:
-    """How many base units one step, or the reference, of a scale is: of [degF] 5/9 K, of B[SPL] 20 uPa."""
+    """Return the base units of one step, or the reference, of a UCUM scale: 5/9 K for [degF]."""
     _, size, unit = _table()[code]
-    match, told = _FUNCTION.fullmatch(size), read_unit(unit)
+    match, base = _FUNCTION.fullmatch(size), parse_unit(unit)
     assert match is not None, code
-    assert told is not None, code
-    return told.size * Fraction(match[2])
+    assert base is not None, code
+    return base.size * Fraction(match[2])
 
 
-Step = Callable[[float], float]
+Conversion = Callable[[float], float]
 
-_FORMULAS: dict[str, tuple[Step, Step]] = {
+_FORMULAS: dict[str, tuple[Conversion, Conversion]] = {
     "Cel": (lambda x: x + 273.15, lambda y: y - 273.15),
     "degF": (lambda x: x + 459.67, lambda y: y - 459.67),
     "degRe": (lambda x: x + 218.52, lambda y: y - 218.52),
@@ -277,68 +274,68 @@ _FORMULAS: dict[str, tuple[Step, Step]] = {
 """From a scale to multiples of its reference, and back."""
 
 
-def convert(value: float, unit: str, into: str, *, molar_mass: float | None = None) -> float | None:
-    """A number in another unit, or nothing if the units do not measure the same or are not understood.
+def convert(value: float, unit: str, target: str, *, molar_mass: float | None = None) -> float | None:
+    """Convert a number to another UCUM unit; return None if the dimensions differ or a unit is unknown.
 
     Args:
         value: The number.
-        unit: Its unit, in UCUM.
-        into: The unit that is wanted.
-        molar_mass: Grams per mole, where a mass is wanted and an amount of substance is given, or the reverse.
+        unit: Its UCUM unit.
+        target: The target unit.
+        molar_mass: Grams per mole, for conversion between mass and amount of substance.
 
     >>> round(convert(5.2, "mmol/L", "mg/dL", molar_mass=386.65) or 0)
     201
     >>> round(convert(98.6, "[degF]", "Cel") or 0, 6), convert(1, "kg", "L"), convert(7, "{score}", "{score}")
     (37.0, None, 7)
     """
-    if unit == into:
-        return value if read_unit(unit) is not None else None
-    step = _step(unit, into, molar_mass)
-    if step is None:
+    if unit == target:
+        return value if parse_unit(unit) is not None else None
+    conversion = _conversion(unit, target, molar_mass)
+    if conversion is None:
         return None
     try:
-        made = step(value)
-    except (OverflowError, ValueError):  # the logarithm of nothing, or a number too large to be told
+        converted = conversion(value)
+    except (OverflowError, ValueError):  # logarithm of zero, or overflow
         return None
-    return made if isfinite(made) else None
+    return converted if isfinite(converted) else None
 
 
-def convertible(unit: str, into: str, *, molar_mass: float | None = None) -> bool:
-    """Whether numbers in one unit can be told in another.
+def convertible(unit: str, target: str, *, molar_mass: float | None = None) -> bool:
+    """Return whether numbers can be converted from one UCUM unit to another.
 
     >>> convertible("mm[Hg]", "kPa"), convertible("mmol/L", "mg/dL")
     (True, False)
     """
-    return convert(1.0, unit, into, molar_mass=molar_mass) is not None
+    return convert(1.0, unit, target, molar_mass=molar_mass) is not None
 
 
 @lru_cache(maxsize=1024)
-def _step(unit: str, into: str, molar_mass: float | None) -> Step | None:
-    """How a number gets from one unit to another."""
-    here, there = read_unit(unit), read_unit(into)
-    if here is None or there is None or here.bare or there.bare:
+def _conversion(unit: str, target: str, molar_mass: float | None) -> Conversion | None:
+    """Return the function that converts between two UCUM units, or None."""
+    here, there = parse_unit(unit), parse_unit(target)
+    if here is None or there is None or here.is_annotation_only or there.is_annotation_only:
         return None
     if here.scale == there.scale != "mixed":
         factor = _factor(here, there, molar_mass)
         return None if factor is None else lambda x: x * factor
-    outward, inward = _outward(here), _inward(there)
-    if outward is None or inward is None or here.dimension != there.dimension:
+    to_base, from_base = _to_base_units(here), _from_base_units(there)
+    if to_base is None or from_base is None or here.dimension != there.dimension:
         return None
-    return lambda x: inward(outward(x))
+    return lambda x: from_base(to_base(x))
 
 
 def _factor(here: Unit, there: Unit, molar_mass: float | None) -> float | None:
     factor = float(here.size / there.size)
     if here.dimension != there.dimension:
-        mole = _mole(here.dimension, there.dimension)
+        mole = _mole_exponent(here.dimension, there.dimension)
         if not mole or molar_mass is None:
             return None
         factor *= molar_mass**mole
     return factor
 
 
-def _outward(here: Unit) -> Step | None:
-    """From a unit to its base units."""
+def _to_base_units(here: Unit) -> Conversion | None:
+    """Return the function that converts from a UCUM unit to its base units."""
     size = float(here.size)
     if not here.scale:
         return lambda x: x * size
@@ -348,8 +345,8 @@ def _outward(here: Unit) -> Step | None:
     return lambda x: formula(x * size) * reference
 
 
-def _inward(there: Unit) -> Step | None:
-    """From the base units to a unit."""
+def _from_base_units(there: Unit) -> Conversion | None:
+    """Return the function that converts from UCUM base units to a unit."""
     size = float(there.size)
     if not there.scale:
         return lambda y: y / size
@@ -359,10 +356,10 @@ def _inward(there: Unit) -> Step | None:
     return lambda y: formula(y / reference) / size
 
 
-def _mole(here: Dimension, there: Dimension) -> int:
-    """How many moles turn into grams on the way; 0 if that alone does not make the dimensions equal."""
+def _mole_exponent(here: Dimension, there: Dimension) -> int:
+    """Return how many moles become grams in a unit conversion; 0 if the dimensions then differ."""
     left, right = dict(here), dict(there)
     moles = left.get("mol", 0) - right.get("mol", 0)
     left["g"] = left.get("g", 0) + moles
     left["mol"] = left.get("mol", 0) - moles
-    return moles if tidy(left) == tidy(right) else 0
+    return moles if normalise_dimension(left) == normalise_dimension(right) else 0

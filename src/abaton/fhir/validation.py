@@ -1,9 +1,8 @@
-"""Checks of a record against R4, beyond what common validators look at; problems name places and rules, never values.
+"""Validation of resources against R4; problems name paths and rules, never values.
 
-Looked at: the type and length of ``id``, unknown elements, required ones, lists where lists belong, the
-JSON type and form of plain values, choices made twice, nothing empty (ele-1), references that lead nowhere
-(ref-1), contained resources nobody refers to (dom-3), addresses used twice (bdl-7), and the invariants of
-single types.
+Checked: type and length of ``id``, unknown and required elements, cardinality, JSON type and form of primitives,
+duplicate choices, empty elements (ele-1), unresolved references to contained resources (ref-1), unreferenced contained
+resources (dom-3), duplicate URLs (bdl-7), and the invariants of single types.
 """
 
 from __future__ import annotations
@@ -12,11 +11,17 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from abaton.fhir.elements import Element, is_primitive, is_resource_slot, resources, table
+from abaton.fhir.elements import (
+    ElementDefinition,
+    element_table,
+    is_primitive,
+    is_resource_slot,
+    resource_types,
+)
 
 
 class ValidityProblem(NamedTuple):
-    """One thing that is wrong, and where."""
+    """One problem with its path."""
 
     path: str
     rule: str
@@ -39,37 +44,37 @@ _FORMS: Mapping[str, re.Pattern[str]] = {
     "time": re.compile(_CLOCK),
     "base64Binary": re.compile(r"[A-Za-z0-9+/=\s]*"),
 }
-_WHOLE = frozenset({"integer", "positiveInt", "unsignedInt"})
+_INTEGER_TYPES = frozenset({"integer", "positiveInt", "unsignedInt"})
 
 
-def problems(record: dict[str, Any]) -> list[ValidityProblem]:
-    """Everything that is wrong with a record.
+def validate_resource(record: dict[str, Any]) -> list[ValidityProblem]:
+    """Validate a FHIR R4 resource and return all its problems.
 
-    >>> problems({"resourceType": "Patient", "id": "x" * 65})
+    >>> validate_resource({"resourceType": "Patient", "id": "x" * 65})
     [ValidityProblem(path='Patient.id', rule='id is not 1 to 64 letters, digits, hyphens or points')]
     """
-    return list(_resource(record, top=True))
+    return list(_validate_resource(record, top=True))
 
 
-def _resource(node: Any, *, top: bool) -> Iterator[ValidityProblem]:
+def _validate_resource(node: Any, *, top: bool) -> Iterator[ValidityProblem]:
     kind = node.get("resourceType") if isinstance(node, dict) else None
-    if not isinstance(kind, str) or kind not in resources():
-        yield ValidityProblem("(resource)", "no type that R4 knows")
+    if not isinstance(kind, str) or kind not in resource_types():
+        yield ValidityProblem("(resource)", "its resource type is not in R4")
         return
     name = node.get("id")
     if name is not None and not (isinstance(name, str) and _FORMS["id"].fullmatch(name)):
         yield ValidityProblem(f"{kind}.id", "id is not 1 to 64 letters, digits, hyphens or points")
     body = {key: value for key, value in node.items() if key not in ("resourceType", "id")}
-    yield from _object(body, kind, kind)
-    yield from _broken(node, kind, kind)
+    yield from _validate_object(body, kind, kind)
+    yield from _validate_invariants(node, kind, kind)
     if kind == "Bundle":
-        yield from _bundle(node)
+        yield from _validate_bundle(node)
     elif top or node.get("contained"):
-        yield from _contained(node, kind)
+        yield from _validate_contained(node, kind)
 
 
-def _object(node: dict[str, Any], kind: str, path: str) -> Iterator[ValidityProblem]:
-    fields = table()[kind]
+def _validate_object(node: dict[str, Any], kind: str, path: str) -> Iterator[ValidityProblem]:
+    fields = element_table()[kind]
     choices: dict[str, int] = {}
     for key, value in node.items():
         element = fields.get(key)
@@ -77,68 +82,70 @@ def _object(node: dict[str, Any], kind: str, path: str) -> Iterator[ValidityProb
         if element is None and beside is None:
             yield ValidityProblem(f"{path}.(unknown)", "R4 has no such element")
         elif element is not None:
-            if element.choice:
+            if element.is_choice:
                 choices[element.stem] = choices.get(element.stem, 0) + 1
-            yield from _element(value, element, f"{path}.{key}")
+            yield from _validate_element(value, element, f"{path}.{key}")
     for element in fields.values():
         if (
-            element.required
-            and not element.choice
+            element.is_required
+            and not element.is_choice
             and element.name not in node
             and f"_{element.name}" not in node
         ):
             yield ValidityProblem(f"{path}.{element.name}", "required element is missing")
-    needed = {e.stem for e in fields.values() if e.choice and e.required}
-    for stem in needed:
+    required_stems = {e.stem for e in fields.values() if e.is_choice and e.is_required}
+    for stem in required_stems:
         if not any(
-            e.name in node or f"_{e.name}" in node for e in fields.values() if e.choice and e.stem == stem
+            e.name in node or f"_{e.name}" in node for e in fields.values() if e.is_choice and e.stem == stem
         ):
             yield ValidityProblem(f"{path}.{stem}[x]", "required element is missing")
     yield from (
         ValidityProblem(f"{path}.{stem}[x]", "choice is made twice") for stem, n in choices.items() if n > 1
     )
     if path != kind:
-        yield from _broken(node, kind, path)
+        yield from _validate_invariants(node, kind, path)
 
 
-def _broken(node: dict[str, Any], kind: str, path: str) -> Iterator[ValidityProblem]:
+def _validate_invariants(node: dict[str, Any], kind: str, path: str) -> Iterator[ValidityProblem]:
     invariant = _INVARIANTS.get(kind)
     if invariant is not None:
         yield from (ValidityProblem(path, rule) for rule in invariant(node))
 
 
-def _element(value: Any, element: Element, path: str) -> Iterator[ValidityProblem]:
-    if element.many != isinstance(value, list):
+def _validate_element(value: Any, element: ElementDefinition, path: str) -> Iterator[ValidityProblem]:
+    if element.is_list != isinstance(value, list):
         yield ValidityProblem(path, "a list where none belongs, or none where one does")
         return
     values = value if isinstance(value, list) else [value]
     if not values:
         yield ValidityProblem(path, "ele-1: empty list")
-    for each in values:
+    for item in values:
         if is_primitive(element.type):
-            yield from _plain(each, element.type, path)
-        elif not isinstance(each, dict):
+            yield from _validate_primitive(item, element.type, path)
+        elif not isinstance(item, dict):
             yield ValidityProblem(path, "not an object")
-        elif not each:
+        elif not item:
             yield ValidityProblem(path, "ele-1: empty object")
         elif is_resource_slot(element.type):
-            yield from _resource(each, top=False)
+            yield from _validate_resource(item, top=False)
         else:
-            yield from _object(each, element.type, path)
+            yield from _validate_object(item, element.type, path)
 
 
-def _plain(value: Any, kind: str, path: str) -> Iterator[ValidityProblem]:
+def _validate_primitive(value: Any, kind: str, path: str) -> Iterator[ValidityProblem]:
     if kind == "boolean":
-        right = isinstance(value, bool)
-    elif kind in _WHOLE:
-        right = isinstance(value, int) and not isinstance(value, bool)
+        is_valid = isinstance(value, bool)
+    elif kind in _INTEGER_TYPES:
+        is_valid = isinstance(value, int) and not isinstance(value, bool)
     elif kind == "decimal":
-        right = isinstance(value, int | float) and not isinstance(value, bool)
+        is_valid = isinstance(value, int | float) and not isinstance(value, bool)
     else:
         form = _FORMS.get(kind)
-        right = isinstance(value, str) and value != "" and (form is None or form.fullmatch(value) is not None)
-        right = right or value is None  # a gap in a list, filled by the extension beside it
-    if not right:
+        is_valid = (
+            isinstance(value, str) and value != "" and (form is None or form.fullmatch(value) is not None)
+        )
+        is_valid = is_valid or value is None  # null in a list, with an extension beside it
+    if not is_valid:
         yield ValidityProblem(path, f"not a valid {kind}")
 
 
@@ -155,19 +162,19 @@ def _references(node: Any, *, into: bool = True) -> Iterator[str]:
             yield from _references(child, into=into)
 
 
-def _contained(node: dict[str, Any], kind: str) -> Iterator[ValidityProblem]:
-    inside = [each for each in node.get("contained", ()) if isinstance(each, dict)]
-    ids = [each.get("id") for each in inside]
-    pointed = {reference[1:] for reference in _references(node) if reference.startswith("#")}
-    if pointed - set(ids) - {""}:
+def _validate_contained(node: dict[str, Any], kind: str) -> Iterator[ValidityProblem]:
+    contained = [resource for resource in node.get("contained", ()) if isinstance(resource, dict)]
+    ids = [resource.get("id") for resource in contained]
+    references = {reference[1:] for reference in _references(node) if reference.startswith("#")}
+    if references - set(ids) - {""}:
         yield ValidityProblem(kind, "ref-1: reference to a contained resource that is not there")
-    for each in inside:
-        upward = "#" in list(_references(each))
-        if each.get("id") not in pointed and not upward:
-            yield ValidityProblem(f"{kind}.contained", "dom-3: contained resource that nobody refers to")
+    for resource in contained:
+        has_parent_reference = "#" in list(_references(resource))
+        if resource.get("id") not in references and not has_parent_reference:
+            yield ValidityProblem(f"{kind}.contained", "dom-3: contained resource without a reference")
 
 
-def _bundle(node: dict[str, Any]) -> Iterator[ValidityProblem]:
+def _validate_bundle(node: dict[str, Any]) -> Iterator[ValidityProblem]:
     entries = [entry for entry in node.get("entry", ()) if isinstance(entry, dict)]
     addresses = [entry["fullUrl"] for entry in entries if "fullUrl" in entry]
     versions = [
@@ -205,7 +212,7 @@ def _section(node: dict[str, Any]) -> Iterator[str]:
         yield "cmp-2: entries and a reason for their absence"
 
 
-def _needs(rule: str, *names: str) -> Callable[[dict[str, Any]], Iterator[str]]:
+def _requires_any(rule: str, *names: str) -> Callable[[dict[str, Any]], Iterator[str]]:
     def check(node: dict[str, Any]) -> Iterator[str]:
         if not _has(node, *names):
             yield rule
@@ -225,13 +232,13 @@ def _extension(node: dict[str, Any]) -> Iterator[str]:
 
 _INVARIANTS: Mapping[str, Callable[[dict[str, Any]], Iterator[str]]] = {
     "Composition.section": _section,
-    "Condition.evidence": _needs("con-2: evidence without a code or detail", "code", "detail"),
-    "Condition.stage": _needs("con-1: a stage without summary or assessment", "summary", "assessment"),
-    "Consent": _needs("ppc-1: a consent without a policy", "policy", "policyRule"),
+    "Condition.evidence": _requires_any("con-2: evidence without a code or detail", "code", "detail"),
+    "Condition.stage": _requires_any("con-1: a stage without summary or assessment", "summary", "assessment"),
+    "Consent": _requires_any("ppc-1: a consent without a policy", "policy", "policyRule"),
     "Extension": _extension,
     "Observation": _observation,
-    "Organization": _needs("org-1: an organisation without name or identifier", "name", "identifier"),
-    "Patient.contact": _needs(
+    "Organization": _requires_any("org-1: an organisation without name or identifier", "name", "identifier"),
+    "Patient.contact": _requires_any(
         "pat-1: a contact without details", "name", "telecom", "address", "organization"
     ),
     "Quantity": _quantity,

@@ -1,9 +1,9 @@
-"""FHIRPath expressions, compiled once into closures from a collection to a collection.
+"""FHIRPath expressions compiled to closures from a collection to a collection.
 
 Invariants:
-(1) a compiled path never changes what it is given;
-(2) what views do not have (an unknown function, an undefined constant) is refused here, before any record;
-(3) no error holds a record's content.
+(1) a compiled path does not change its input;
+(2) unknown functions and undefined constants are refused at compilation;
+(3) errors contain no content of records.
 """
 
 from __future__ import annotations
@@ -13,123 +13,123 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from abaton.fhir.elements import table
-from abaton.fhirpath.functions import FUNCTIONS, LAMBDAS, boundary, reference_key, type_test
+from abaton.fhir.elements import element_table
+from abaton.fhirpath.functions import FUNCTIONS, LAMBDAS, compute_boundary, reference_key, type_predicate
 from abaton.fhirpath.operators import OPERATORS, Items
 from abaton.fhirpath.parser import (
-    Call,
-    Index,
-    Literal,
-    Member,
-    Negative,
+    CallNode,
+    IndexNode,
+    LiteralNode,
+    MemberNode,
+    NegationNode,
     Node,
-    Operation,
-    This,
-    Variable,
-    read,
-    refuse,
+    OperationNode,
+    ThisNode,
+    VariableNode,
+    parse_expression,
+    refuse_expression,
 )
 
 
 @dataclass(slots=True)
-class Scope:
-    """What an expression may see besides its focus: the row's number and the whole resource."""
+class EvaluationScope:
+    """Environment of an evaluation: row index and resource."""
 
     row: int = 0
     resource: Any = None
 
 
-Path = Callable[[Items, Scope], Items]
+Path = Callable[[Items, EvaluationScope], Items]
 
 _TEMPORAL = {"date", "dateTime", "instant", "time"}
 
 
-def compile_path(text: str, constants: Mapping[str, object], *, kind: str = "") -> Path:
-    """Compile an expression.
+def compile_path(text: str, constants: Mapping[str, object], *, fhir_type: str = "") -> Path:
+    """Compile a FHIRPath expression to a closure.
 
     Args:
-        text: The FHIRPath.
-        constants: The view's constants.
-        kind: The declared type of the column, which tells a date from a dateTime where the path does not.
+        text: The FHIRPath expression.
+        constants: Constants of the view.
+        fhir_type: Declared type of the column, which distinguishes date and dateTime where the path does not.
 
     Returns:
         The closure.
 
-    >>> compile_path("name.family.first()", {})([{"name": [{"family": "F1"}, {"family": "F2"}]}], Scope())
+    >>> compile_path("name.family.first()", {})([{"name": [{"family": "F1"}, {"family": "F2"}]}], EvaluationScope())
     ['F1']
     """
-    return _Compiler(text, constants, kind).node(read(text))
+    return _Compiler(text, constants, fhir_type).node(parse_expression(text))
 
 
 @cache
-def choices() -> dict[str, tuple[tuple[str, str], ...]]:
-    """Every choice element of R4 without its type, with the names it may have and the type each means."""
-    made: dict[str, dict[str, str]] = {}
-    for fields in table().values():
+def choice_elements() -> dict[str, tuple[tuple[str, str], ...]]:
+    """Return the R4 choice elements that the FHIRPath compiler resolves, by stem, with names and types."""
+    types_by_path: dict[str, dict[str, str]] = {}
+    for fields in element_table().values():
         for element in fields.values():
-            if element.choice:
-                made.setdefault(element.stem, {})[element.name] = element.type
-    return {stem: tuple(names.items()) for stem, names in made.items()}
+            if element.is_choice:
+                types_by_path.setdefault(element.stem, {})[element.name] = element.type
+    return {stem: tuple(names.items()) for stem, names in types_by_path.items()}
 
 
 @cache
-def temporal() -> dict[str, str]:
-    """Every element that is of one temporal type wherever R4 has it: ``birthDate`` a date, ``end`` a dateTime."""
-    made: dict[str, set[str]] = {}
-    for fields in table().values():
+def temporal_elements() -> dict[str, str]:
+    """Return the elements to which the FHIRPath compiler gives a date type by name, such as ``birthDate``."""
+    names_by_type: dict[str, set[str]] = {}
+    for fields in element_table().values():
         for element in fields.values():
             if element.type in _TEMPORAL:
-                # An instant is a dateTime that is always whole: for boundaries the two are one type.
-                kind = "dateTime" if element.type == "instant" else element.type
-                made.setdefault(element.name, set()).add(kind)
-    return {name: types.pop() for name, types in made.items() if len(types) == 1}
+                # An instant is a complete dateTime; for boundaries they are the same type.
+                fhir_type = "dateTime" if element.type == "instant" else element.type
+                names_by_type.setdefault(element.name, set()).add(fhir_type)
+    return {name: types.pop() for name, types in names_by_type.items() if len(types) == 1}
 
 
 class _Compiler:
-    def __init__(self, text: str, constants: Mapping[str, object], kind: str) -> None:
-        self.text, self.constants, self.kind = text, constants, kind
+    def __init__(self, text: str, constants: Mapping[str, object], fhir_type: str) -> None:
+        self.text, self.constants, self.fhir_type = text, constants, fhir_type
 
     def node(self, node: Node | None) -> Path:
         match node:
-            case None | This():
+            case None | ThisNode():
                 return lambda focus, scope: focus
-            case Literal(values):
-                fixed = list(values)
-                return lambda focus, scope: fixed
-            case Member():
+            case LiteralNode(values):
+                constant = list(values)
+                return lambda focus, scope: constant
+            case MemberNode():
                 return self.member(node)
-            case Call():
+            case CallNode():
                 return self.call(node)
-            case Index(target, at):
+            case IndexNode(target, at):
                 return self.index(self.node(target), self.node(at))
-            case Variable(name):
+            case VariableNode(name):
                 return self.variable(name)
-            case Negative(operand):
+            case NegationNode(operand):
                 inner = self.node(operand)
                 minus = OPERATORS["-"]
                 return lambda focus, scope: minus([0], inner(focus, scope))
-            case Operation(sign, left, right):
-                return self.operation(sign, left, right)
+            case OperationNode(operator, left, right):
+                return self.operation(operator, left, right)
 
-    def member(self, node: Member) -> Path:
+    def member(self, node: MemberNode) -> Path:
         name = node.name
         if node.target is None and name[0].isupper():
-            test = type_test(name)
+            test = type_predicate(name)
             return lambda focus, scope: [item for item in focus if test(item)]
-        pick = _picker(name)
+        select = _member_selector(name)
         if node.target is None:
-            return lambda focus, scope: pick(focus)
+            return lambda focus, scope: select(focus)
         target = self.node(node.target)
-        return lambda focus, scope: pick(target(focus, scope))
+        return lambda focus, scope: select(target(focus, scope))
 
     def index(self, target: Path, at: Path) -> Path:
         text = self.text
 
-        def run(focus: Items, scope: Scope) -> Items:
-            place = at(focus, scope)
-            if len(place) != 1 or not isinstance(place[0], int):
-                refuse(text, "an index is not one whole number")
-            return target(focus, scope)[place[0] : place[0] + 1] if place[0] >= 0 else []
+        def run(focus: Items, scope: EvaluationScope) -> Items:
+            position = at(focus, scope)
+            if len(position) != 1 or not isinstance(position[0], int):
+                refuse_expression(text, "an index is not a single integer")
+            return target(focus, scope)[position[0] : position[0] + 1] if position[0] >= 0 else []
 
         return run
 
@@ -139,155 +139,160 @@ class _Compiler:
         if name in ("resource", "context", "rootResource"):
             return lambda focus, scope: [scope.resource]
         if name not in self.constants:
-            refuse(self.text, f"the constant '%{name}' is not defined")
-        fixed = [self.constants[name]]
-        return lambda focus, scope: fixed
+            refuse_expression(self.text, f"the constant '%{name}' is not defined")
+        constant = [self.constants[name]]
+        return lambda focus, scope: constant
 
-    def operation(self, sign: str, left: Node, right: Node) -> Path:
+    def operation(self, operator: str, left: Node, right: Node) -> Path:
         first = self.node(left)
-        if sign in ("is", "as"):
-            those = self.of_type(left, self.type_name(right))
-            if sign == "is":
-                return lambda focus, scope: [bool(those(focus, scope))] if first(focus, scope) else []
-            return those
-        compute, second = OPERATORS[sign], self.node(right)
+        if operator in ("is", "as"):
+            matching = self.of_type(left, self.type_name(right))
+            if operator == "is":
+                return lambda focus, scope: [bool(matching(focus, scope))] if first(focus, scope) else []
+            return matching
+        compute, second = OPERATORS[operator], self.node(right)
         return lambda focus, scope: compute(first(focus, scope), second(focus, scope))
 
-    def call(self, node: Call) -> Path:
+    def call(self, node: CallNode) -> Path:
         name, arguments = node.name, node.arguments
         if name == "ofType":
-            return self.of_type(node.target, self.type_name(self.only(node)))
+            return self.of_type(node.target, self.type_name(self.only_argument(node)))
         if name == "extension":
             return self.extension(node)
         if name in ("lowBoundary", "highBoundary"):
             return self.boundary(node)
         target = self.node(node.target)
         if name == "getReferenceKey":
-            kind = self.type_name(self.only(node)) if arguments else ""
-            return lambda focus, scope: reference_key(target(focus, scope), kind)
-        if name == "where" and len(arguments) == 1 and (same_text := _same_text(arguments[0])):
-            key, wanted = same_text
-            return lambda focus, scope: [item for item in target(focus, scope) if _has(item, key, wanted)]
+            fhir_type = self.type_name(self.only_argument(node)) if arguments else ""
+            return lambda focus, scope: reference_key(target(focus, scope), fhir_type)
+        if name == "where" and len(arguments) == 1 and (text_equality := _text_equality(arguments[0])):
+            key, expected = text_equality
+            return lambda focus, scope: [item for item in target(focus, scope) if _has(item, key, expected)]
         if name in LAMBDAS and len(arguments) == 1:
             apply, inner = LAMBDAS[name], self.node(arguments[0])
             return lambda focus, scope: apply(target(focus, scope), lambda item: inner([item], scope))
         function = FUNCTIONS.get((name, len(arguments)))
         if function is None:
             known = sorted({known for known, _ in FUNCTIONS} | set(LAMBDAS))
-            refuse(
-                self.text, f"there is no function {name}() with {len(arguments)} arguments; known are {known}"
+            refuse_expression(
+                self.text,
+                f"there is no function {name}() with {len(arguments)} arguments; known functions are {known}",
             )
         compiled = [self.node(argument) for argument in arguments]
         if not compiled:
             return lambda focus, scope: function(target(focus, scope))
-        return lambda focus, scope: function(target(focus, scope), *(one(focus, scope) for one in compiled))
+        return lambda focus, scope: function(
+            target(focus, scope), *(argument(focus, scope) for argument in compiled)
+        )
 
-    def only(self, node: Call) -> Node:
+    def only_argument(self, node: CallNode) -> Node:
         if len(node.arguments) != 1:
-            refuse(self.text, f"{node.name}() takes one argument")
+            refuse_expression(self.text, f"{node.name}() takes one argument")
         return node.arguments[0]
 
     def type_name(self, node: Node) -> str:
-        if isinstance(node, Member) and (node.target is None or isinstance(node.target, Member)):
+        if isinstance(node, MemberNode) and (node.target is None or isinstance(node.target, MemberNode)):
             return node.name
-        refuse(self.text, "a type's name is expected")
+        refuse_expression(self.text, "the name of a type is expected")
 
-    def of_type(self, target: Node | None, kind: str) -> Path:
-        """Only what is of a type; a choice element says its type in its name."""
-        if isinstance(target, Member) and target.name in choices():
-            key = target.name + kind[0].upper() + kind[1:]
-            before = self.node(target.target)
-            return lambda focus, scope: _plain(before(focus, scope), key)
-        test, inner = type_test(kind), self.node(target)
+    def of_type(self, target: Node | None, fhir_type: str) -> Path:
+        """Compile FHIRPath's ``ofType()``; the name of a choice element contains its type."""
+        if isinstance(target, MemberNode) and target.name in choice_elements():
+            key = target.name + fhir_type[0].upper() + fhir_type[1:]
+            parent = self.node(target.target)
+            return lambda focus, scope: _members(parent(focus, scope), key)
+        test, inner = type_predicate(fhir_type), self.node(target)
         return lambda focus, scope: [item for item in inner(focus, scope) if test(item)]
 
-    def extension(self, node: Call) -> Path:
-        """Extensions by their name; those of a plain value stand beside it, under ``_name``."""
-        name = self.node(self.only(node))
+    def extension(self, node: CallNode) -> Path:
+        """Compile FHIRPath's ``extension(url)``; those of a primitive element are in its sibling ``_name``."""
+        name = self.node(self.only_argument(node))
         target = node.target
-        found = self.with_shadow(target) if isinstance(target, Member) else self.node(target)
+        extended = (
+            self.with_primitive_extensions(target) if isinstance(target, MemberNode) else self.node(target)
+        )
 
-        def run(focus: Items, scope: Scope) -> Items:
-            wanted = name(focus, scope)
-            held = _plain(found(focus, scope), "extension")
-            return [item for item in held if item.__class__ is dict and [item.get("url")] == wanted]
+        def run(focus: Items, scope: EvaluationScope) -> Items:
+            expected = name(focus, scope)
+            extensions = _members(extended(focus, scope), "extension")
+            return [item for item in extensions if item.__class__ is dict and [item.get("url")] == expected]
 
         return run
 
-    def with_shadow(self, node: Member) -> Path:
-        before, pick, shadow = self.node(node.target), _picker(node.name), f"_{node.name}"
+    def with_primitive_extensions(self, node: MemberNode) -> Path:
+        parent, select, sibling = self.node(node.target), _member_selector(node.name), f"_{node.name}"
 
-        def run(focus: Items, scope: Scope) -> Items:
-            holders = before(focus, scope)
-            return [*pick(holders), *_plain(holders, shadow)]
+        def run(focus: Items, scope: EvaluationScope) -> Items:
+            parents = parent(focus, scope)
+            return [*select(parents), *_members(parents, sibling)]
 
         return run
 
-    def boundary(self, node: Call) -> Path:
+    def boundary(self, node: CallNode) -> Path:
         target = node.target
-        kind = self.kind if self.kind in _TEMPORAL else ""
-        if isinstance(target, Call) and target.name == "ofType" and len(target.arguments) == 1:
-            kind = self.type_name(target.arguments[0])
-        elif isinstance(target, Member):
-            kind = temporal().get(target.name, kind)
-        kind = kind[:1].lower() + kind[1:]
+        fhir_type = self.fhir_type if self.fhir_type in _TEMPORAL else ""
+        if isinstance(target, CallNode) and target.name == "ofType" and len(target.arguments) == 1:
+            fhir_type = self.type_name(target.arguments[0])
+        elif isinstance(target, MemberNode):
+            fhir_type = temporal_elements().get(target.name, fhir_type)
+        fhir_type = fhir_type[:1].lower() + fhir_type[1:]
         high, inner = node.name == "highBoundary", self.node(target)
 
-        def run(focus: Items, scope: Scope) -> Items:
-            found = [boundary(item, kind, high=high) for item in inner(focus, scope)]
-            return [item for item in found if item is not None]
+        def run(focus: Items, scope: EvaluationScope) -> Items:
+            boundaries = [compute_boundary(item, fhir_type, high=high) for item in inner(focus, scope)]
+            return [item for item in boundaries if item is not None]
 
         return run
 
 
-def _same_text(node: Node) -> tuple[str, str] | None:
-    """The element and the text of ``element = 'text'``, by far the most frequent condition."""
+def _text_equality(node: Node) -> tuple[str, str] | None:
+    """Return element and text of a condition to compile, ``element = 'text'``, the most frequent one."""
     match node:
-        case Operation("=", Member(None, name), Literal((text,))) if (
-            name[0].islower() and name not in choices()
+        case OperationNode("=", MemberNode(None, name), LiteralNode((text,))) if (
+            name[0].islower() and name not in choice_elements()
         ):
             return (name, text) if text.__class__ is str else None
     return None
 
 
-def _has(item: Any, key: str, wanted: str) -> bool:
+def _has(item: Any, key: str, expected: str) -> bool:
     if item.__class__ is not dict:
         return False
     value = item.get(key)
-    return bool(value == wanted) or (value.__class__ is list and value == [wanted])
+    return bool(value == expected) or (value.__class__ is list and value == [expected])
 
 
-def _plain(items: Items, key: str) -> Items:
-    """The values under a key of every object."""
-    made: Items = []
+def _members(items: Items, key: str) -> Items:
+    """Return the values of a key in all objects, as a step of a compiled FHIRPath selects them."""
+    members: Items = []
     for item in items:
         if item.__class__ is dict:
             value = item.get(key)
             if value.__class__ is list:
-                made += [each for each in value if each is not None]
+                members += [element for element in value if element is not None]
             elif value is not None:
-                made.append(value)
-    return made
+                members.append(value)
+    return members
 
 
-def _picker(name: str) -> Callable[[Items], Items]:
-    """The step to an element; without a type, a choice element is whichever of its names is there."""
-    names = choices().get(name)
+def _member_selector(name: str) -> Callable[[Items], Items]:
+    """Compile a FHIRPath step to the selector of an element; for a choice element, of any of its names."""
+    names = choice_elements().get(name)
     if names is None:
-        return lambda items: _plain(items, name)
+        return lambda items: _members(items, name)
     keys = tuple(key for key, _ in names)
 
-    def pick(items: Items) -> Items:
-        made: Items = []
+    def select(items: Items) -> Items:
+        members: Items = []
         for item in items:
             if item.__class__ is dict:
                 value = item.get(name)
                 if value is None:
                     value = next((item[key] for key in keys if key in item), None)
                 if value.__class__ is list:
-                    made += [each for each in value if each is not None]
+                    members += [element for element in value if element is not None]
                 elif value is not None:
-                    made.append(value)
-        return made
+                    members.append(value)
+        return members
 
-    return pick
+    return select

@@ -1,6 +1,7 @@
-"""The functions of FHIRPath that views have, each from collections to a collection.
+"""Functions of the FHIRPath subset of views, and boundaries of imprecise values.
 
-The least and the greatest value that an imprecise number, date or time may stand for (FHIRPath 3.0).
+Boundaries follow FHIRPath 3.0 (half a unit). Values are Python numbers, so a trailing zero as in `15.080` is lost
+before a boundary is computed.
 """
 
 from __future__ import annotations
@@ -12,13 +13,13 @@ from decimal import Decimal
 from typing import Any
 
 from abaton.errors import AbatonError
-from abaton.fhir.bundles import SUBJECTS
-from abaton.fhirpath.operators import Items, same, truth
+from abaton.fhir.bundles import SUBJECT_ELEMENTS
+from abaton.fhirpath.operators import Items, is_equal, to_boolean
 
 Function = Callable[..., Items]
 Inner = Callable[[Any], Items]
 
-_PYTHON: dict[str, tuple[type, ...]] = {
+_PYTHON_TYPES: dict[str, tuple[type, ...]] = {
     "boolean": (bool,),
     "integer": (int,),
     "positiveInt": (int,),
@@ -31,16 +32,18 @@ _PYTHON: dict[str, tuple[type, ...]] = {
 }
 
 
-def type_test(name: str) -> Callable[[Any], bool]:
-    """A test whether an item is of a type: a resource by its own word, a plain value by its kind."""
-    kinds = _PYTHON.get(name[0].lower() + name[1:])
-    if kinds is None:
+def type_predicate(name: str) -> Callable[[Any], bool]:
+    """Return the FHIRPath type test: a resource by its ``resourceType``, a primitive by its Python type."""
+    python_types = _PYTHON_TYPES.get(name[0].lower() + name[1:])
+    if python_types is None:
         return lambda item: item.__class__ is dict and item.get("resourceType") == name
-    return lambda item: isinstance(item, kinds) and (kinds == (bool,) or not isinstance(item, bool))
+    return lambda item: (
+        isinstance(item, python_types) and (python_types == (bool,) or not isinstance(item, bool))
+    )
 
 
 def resource_key(items: Items) -> Items:
-    """The key of a resource: its type and id, the same as :func:`reference_key` makes of a reference to it."""
+    """Return FHIRPath's ``getResourceKey()``: type and id of resources, equal to their :func:`reference_key`."""
     return [
         f"{item['resourceType']}/{item['id']}"
         for item in items
@@ -48,76 +51,78 @@ def resource_key(items: Items) -> Items:
     ]
 
 
-def reference_key(items: Items, kind: str) -> Items:
-    """The keys of what references point to, if it is of the type asked for.
+def reference_key(items: Items, fhir_type: str) -> Items:
+    """Return FHIRPath's ``getReferenceKey()``: the keys of references to a resource type.
 
-    A resource stands for the reference to whom it is about, whichever element its type has for that: ``subject`` of an
-    Observation, ``patient`` of a Device or an AllergyIntolerance, ``beneficiary`` of a Coverage.
+    For a resource, the reference to its subject is used: ``subject`` of an Observation, ``patient`` of a Device or an
+    AllergyIntolerance, ``beneficiary`` of a Coverage.
 
     >>> reference_key([{"reference": "http://a.example/Patient/p1/_history/2"}], "Patient")
     ['Patient/p1']
     >>> reference_key([{"resourceType": "Device", "patient": {"reference": "Patient/p1"}}], "Patient")
     ['Patient/p1']
     """
-    made: Items = []
+    keys: Items = []
     for item in items:
         reference = item.get("reference") if isinstance(item, dict) else None
         if reference is None and isinstance(item, dict) and "resourceType" in item:
-            about = next((item[name] for name in SUBJECTS if isinstance(item.get(name), dict)), None)
-            made += reference_key([about], kind)
+            subject = next(
+                (item[name] for name in SUBJECT_ELEMENTS if isinstance(item.get(name), dict)), None
+            )
+            keys += reference_key([subject], fhir_type)
             continue
         if not isinstance(reference, str) or reference.startswith("#"):
             continue
         parts = reference.split("/_history/")[0].split("/")
         if len(parts) < 2:
-            key, found = reference, item.get("type")
+            key, resource_type = reference, item.get("type")
         else:
-            key, found = "/".join(parts[-2:]), parts[-2]
-        if not kind or found == kind:
-            made.append(key)
-    return made
+            key, resource_type = "/".join(parts[-2:]), parts[-2]
+        if not fhir_type or resource_type == fhir_type:
+            keys.append(key)
+    return keys
 
 
 def _join(items: Items, separator: Items | None = None) -> Items:
-    between = separator[0] if separator else ""
-    return [str(between).join(item if isinstance(item, str) else _written(item) for item in items)]
+    separator_text = separator[0] if separator else ""
+    return [str(separator_text).join(item if isinstance(item, str) else _to_text(item) for item in items)]
 
 
-def _written(item: Any) -> str:
+def _to_text(item: Any) -> str:
     if isinstance(item, bool):
         return "true" if item else "false"
     return str(item)
 
 
 def _distinct(items: Items) -> Items:
-    made: Items = []
+    distinct: Items = []
     for item in items:
-        if not any(same(item, other) for other in made):
-            made.append(item)
-    return made
+        if not any(is_equal(item, other) for other in distinct):
+            distinct.append(item)
+    return distinct
 
 
 def _single(items: Items) -> Items:
     if len(items) > 1:
-        raise AbatonError("single() meets several values", remedy="use first()")
+        raise AbatonError("the input of single() has several values", remedy="use first()")
     return items
 
 
-def _negated(items: Items) -> Items:
-    value = truth(items)
+def _not(items: Items) -> Items:
+    value = to_boolean(items)
     return [] if value is None else [not value]
 
 
-def _on_text(change: Callable[..., Any]) -> Function:
+def _text_function(change: Callable[..., Any]) -> Function:
     def run(items: Items, *arguments: Items) -> Items:
         if not items or any(not argument for argument in arguments):
             return []
-        words = [*_single(items), *(argument[0] for argument in arguments)]
-        if not all(isinstance(word, str) for word in words):
+        texts = [*_single(items), *(argument[0] for argument in arguments)]
+        if not all(isinstance(word, str) for word in texts):
             raise AbatonError(
-                "a function on text meets something else", remedy="check the elements of the path"
+                "the input of a text function is not text", remedy="check the elements of the path"
             )
-        return [change(*words)]
+        return [change(*texts)]
 
     return run
 
@@ -125,7 +130,7 @@ def _on_text(change: Callable[..., Any]) -> Function:
 FUNCTIONS: dict[tuple[str, int], Function] = {
     ("exists", 0): lambda items: [bool(items)],
     ("empty", 0): lambda items: [not items],
-    ("not", 0): _negated,
+    ("not", 0): _not,
     ("first", 0): lambda items: items[:1],
     ("last", 0): lambda items: items[-1:],
     ("single", 0): _single,
@@ -134,27 +139,27 @@ FUNCTIONS: dict[tuple[str, int], Function] = {
     ("join", 0): _join,
     ("join", 1): _join,
     ("getResourceKey", 0): resource_key,
-    ("lower", 0): _on_text(str.lower),
-    ("upper", 0): _on_text(str.upper),
-    ("length", 0): _on_text(len),
-    ("startsWith", 1): _on_text(str.startswith),
-    ("endsWith", 1): _on_text(str.endswith),
-    ("contains", 1): _on_text(str.__contains__),
+    ("lower", 0): _text_function(str.lower),
+    ("upper", 0): _text_function(str.upper),
+    ("length", 0): _text_function(len),
+    ("startsWith", 1): _text_function(str.startswith),
+    ("endsWith", 1): _text_function(str.endswith),
+    ("contains", 1): _text_function(str.__contains__),
 }
 """Functions by name and number of arguments."""
 
 
-def _where(items: Items, holds: Inner) -> Items:
-    return [item for item in items if truth(holds(item))]
+def _where(items: Items, condition: Inner) -> Items:
+    return [item for item in items if to_boolean(condition(item))]
 
 
 LAMBDAS: dict[str, Callable[[Items, Inner], Items]] = {
     "where": _where,
-    "exists": lambda items, holds: [bool(_where(items, holds))],
-    "all": lambda items, holds: [len(_where(items, holds)) == len(items)],
-    "select": lambda items, inner: [found for item in items for found in inner(item)],
+    "exists": lambda items, condition: [bool(_where(items, condition))],
+    "all": lambda items, condition: [len(_where(items, condition)) == len(items)],
+    "select": lambda items, inner: [value for item in items for value in inner(item)],
 }
-"""Functions whose argument is asked of every item."""
+"""Functions whose argument is evaluated for every item."""
 
 
 _DATE = re.compile(r"(\d{4})(?:-(\d\d)(?:-(\d\d))?)?")
@@ -162,18 +167,15 @@ _TIME = re.compile(r"(\d\d)(?::(\d\d)(?::(\d\d)(?:\.(\d+))?)?)?")
 _ZONE = re.compile(r"(Z|[+-]\d\d:\d\d)$")
 
 
-def boundary(value: Any, kind: str, *, high: bool) -> Any:
-    """The boundary of a value, or nothing if it has none.
+def compute_boundary(value: Any, fhir_type: str, *, high: bool) -> Any:
+    """Return FHIRPath's ``lowBoundary()`` or ``highBoundary()`` of an imprecise value; None if it has none.
 
     Args:
-        value: A number, or a date or time as FHIR writes it.
-        kind: Its FHIR type where it is known, because "2010-10-10" may be a date or a dateTime.
-        high: The greatest instead of the least.
+        value: A number, or a date or time as FHIR text.
+        fhir_type: FHIR type if known, because "2010-10-10" may be a date or a dateTime.
+        high: Whether to return the highest value.
 
-    Returns:
-        A value of the same type.
-
-    >>> boundary(1.0, "", high=False), boundary("1970-06", "date", high=True)
+    >>> compute_boundary(1.0, "", high=False), compute_boundary("1970-06", "date", high=True)
     (0.95, '1970-06-30')
     """
     if isinstance(value, bool):
@@ -182,9 +184,9 @@ def boundary(value: Any, kind: str, *, high: bool) -> Any:
         return _number(value, high=high)
     if not isinstance(value, str):
         return None
-    if kind == "time" or (not kind and _TIME.fullmatch(value) and ":" in value):
+    if fhir_type == "time" or (not fhir_type and _TIME.fullmatch(value) and ":" in value):
         return _time(value, high=high)
-    if kind == "date" or (not kind and "T" not in value):
+    if fhir_type == "date" or (not fhir_type and "T" not in value):
         return _date(value, high=high)
     return _date_time(value, high=high)
 
@@ -203,8 +205,8 @@ def _date(value: str, *, high: bool) -> str | None:
     month = int(match[2] or (12 if high else 1))
     if not 1 <= month <= 12 or not int(match[1]):
         return None
-    last = calendar.monthrange(int(match[1]), month)[1]
-    day = int(match[3] or (last if high else 1))
+    last_day = calendar.monthrange(int(match[1]), month)[1]
+    day = int(match[3] or (last_day if high else 1))
     return f"{match[1]}-{month:02d}-{day:02d}"
 
 
@@ -220,9 +222,9 @@ def _time(value: str, *, high: bool) -> str | None:
 def _date_time(value: str, *, high: bool) -> str | None:
     day, _, clock = value.partition("T")
     zone = _ZONE.search(clock)
-    made_day = _date(day, high=high)
-    made_clock = _time(_ZONE.sub("", clock) or ("23" if high else "00"), high=high)
-    if made_day is None or made_clock is None:
+    day_boundary = _date(day, high=high)
+    time_boundary = _time(_ZONE.sub("", clock) or ("23" if high else "00"), high=high)
+    if day_boundary is None or time_boundary is None:
         return None
-    # Without a zone the moment may be anywhere on earth: earliest in +14:00, latest in -12:00.
-    return f"{made_day}T{made_clock}{zone[1] if zone else '-12:00' if high else '+14:00'}"
+    # Without a time zone the earliest time is in +14:00 and the latest in -12:00.
+    return f"{day_boundary}T{time_boundary}{zone[1] if zone else '-12:00' if high else '+14:00'}"

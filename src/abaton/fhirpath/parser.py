@@ -1,4 +1,4 @@
-"""FHIRPath as text: words, then a tree. What is not understood is refused when a view is loaded."""
+"""Parser of FHIRPath: tokens and syntax tree. Unsupported expressions are refused when a view is loaded."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from abaton.errors import SettingsError
 
 
 @dataclass(frozen=True, slots=True)
-class Literal:
-    """A value written into the expression; ``{}`` is no value."""
+class LiteralNode:
+    """Literal; ``{}`` is the empty collection."""
 
     values: tuple[object, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
-    """An element of what stands before it."""
+class MemberNode:
+    """Element of the target."""
 
     target: Node | None
     name: str
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
-    """A function on what stands before it."""
+class CallNode:
+    """Function call on the target."""
 
     target: Node | None
     name: str
@@ -34,46 +34,48 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
-class Index:
-    """One item of a collection, counted from 0."""
+class IndexNode:
+    """Item of a collection by its index from 0."""
 
     target: Node
-    at: Node
+    index: Node
 
 
 @dataclass(frozen=True, slots=True)
-class Variable:
-    """A constant of the view, or one of ``%rowIndex``, ``%resource``, ``%context``."""
+class VariableNode:
+    """Constant of the view, or one of ``%rowIndex``, ``%resource``, ``%context``."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
-class This:
-    """What the expression is asked about."""
+class ThisNode:
+    """``$this``, the focus of the expression."""
 
 
 @dataclass(frozen=True, slots=True)
-class Operation:
-    """Two operands and the sign between them."""
+class OperationNode:
+    """Binary operation."""
 
-    sign: str
+    operator: str
     left: Node
     right: Node
 
 
 @dataclass(frozen=True, slots=True)
-class Negative:
-    """The opposite of a number."""
+class NegationNode:
+    """Negation of a number."""
 
     operand: Node
 
 
-Node = Literal | Member | Call | Index | Variable | This | Operation | Negative
+Node = (
+    LiteralNode | MemberNode | CallNode | IndexNode | VariableNode | ThisNode | OperationNode | NegationNode
+)
 
 
-class Moment(str):
-    """A date, a time or both, as FHIR writes them; compared by what it means, not by its letters."""
+class TemporalLiteral(str):
+    """Date, time or dateTime as FHIR text, compared by its meaning."""
 
     __slots__ = ()
 
@@ -91,155 +93,155 @@ _LEVELS = (
     ("+", "-", "&"),
     ("*", "/", "div", "mod"),
 )
-_WORDS = re.compile(
+_TOKEN = re.compile(
     r"""\s*(?:
-      (?P<moment>@T?\d[\d\-:.T]*(?:Z|[+-]\d\d:\d\d)?)
+      (?P<temporal>@T?\d[\d\-:.T]*(?:Z|[+-]\d\d:\d\d)?)
     | (?P<number>\d+(?:\.\d+)?)
     | (?P<text>'(?:\\.|[^'\\])*')
     | (?P<variable>%(?:[A-Za-z_]\w*|`[^`]+`|'[^']+'))
     | (?P<this>\$this\b)
     | (?P<name>[A-Za-z_]\w*|`(?:\\.|[^`\\])+`)
-    | (?P<sign><=|>=|!=|!~|[~=<>+\-*/&|().,\[\]{}])
+    | (?P<symbol><=|>=|!=|!~|[~=<>+\-*/&|().,\[\]{}])
     )""",
     re.X,
 )
 _ESCAPES = {"n": "\n", "r": "\r", "t": "\t", "f": "\f"}
-_LONGEST = 10_000
-_DEEPEST = 60
+_MAX_LENGTH = 10_000
+_MAX_DEPTH = 60
 
 
-def read(text: str) -> Node:
-    """Understand an expression.
+def parse_expression(text: str) -> Node:
+    """Parse a FHIRPath expression to its syntax tree.
 
     Raises:
-        SettingsError: It is not FHIRPath, or uses a part of it that views do not have.
+        SettingsError: The expression is not FHIRPath, or uses features that views do not support.
 
-    >>> read("name.family")
-    Member(target=Member(target=None, name='name'), name='family')
+    >>> parse_expression("name.family")
+    MemberNode(target=MemberNode(target=None, name='name'), name='family')
     """
-    if len(text) > _LONGEST:
-        refuse(text, "it is too long")
-    reader = _Reader(text)
+    if len(text) > _MAX_LENGTH:
+        refuse_expression(text, f"it has more than {_MAX_LENGTH:,} characters")
+    reader = _Parser(text)
     node = reader.expression(0)
-    if reader.kind:
-        refuse(text, f"'{reader.word}' is not expected at character {reader.start + 1}")
+    if reader.lexeme_type:
+        refuse_expression(text, f"'{reader.lexeme}' is not expected at character {reader.start + 1}")
     return node
 
 
-def refuse(text: str, why: str) -> NoReturn:
-    """Refuse an expression."""
+def refuse_expression(text: str, reason: str) -> NoReturn:
+    """Raise the error for a FHIRPath expression that cannot be parsed or compiled."""
     raise SettingsError(
-        f"the path '{text[:200]}' is not understood: {why}", remedy="see the FHIRPath subset in docs/views.md"
+        f"the FHIRPath '{text[:200]}' is invalid: {reason}", remedy="see the FHIRPath subset in docs/views.md"
     )
 
 
-class _Reader:
-    """Recursive descent over the words of one expression."""
+class _Parser:
+    """Recursive-descent parser of one expression."""
 
     def __init__(self, text: str) -> None:
         self.text, self.end, self.depth = text, 0, 0
-        self.step()
+        self.advance()
 
-    def step(self) -> None:
-        match = _WORDS.match(self.text, self.end)
+    def advance(self) -> None:
+        match = _TOKEN.match(self.text, self.end)
         if match is None or match.lastgroup is None:
             if self.text[self.end :].strip():
-                refuse(self.text, f"character {self.end + 1} begins no word")
-            self.kind, self.word, self.start = "", "", self.end
+                refuse_expression(self.text, f"character {self.end + 1} does not start a token")
+            self.lexeme_type, self.lexeme, self.start = "", "", self.end
             return
-        self.kind, self.word = match.lastgroup, match.group(match.lastgroup)
+        self.lexeme_type, self.lexeme = match.lastgroup, match.group(match.lastgroup)
         self.start, self.end = match.start(match.lastgroup), match.end()
 
-    def take(self, word: str) -> bool:
-        if self.kind == "sign" and self.word == word:
-            self.step()
+    def take(self, lexeme: str) -> bool:
+        if self.lexeme_type == "symbol" and self.lexeme == lexeme:
+            self.advance()
             return True
         return False
 
-    def need(self, word: str) -> None:
-        if not self.take(word):
-            refuse(self.text, f"'{word}' is expected at character {self.start + 1}")
+    def expect(self, lexeme: str) -> None:
+        if not self.take(lexeme):
+            refuse_expression(self.text, f"'{lexeme}' is expected at character {self.start + 1}")
 
     def expression(self, level: int) -> Node:
         if level == len(_LEVELS):
             return self.unary()
         left = self.expression(level + 1)
-        while self.kind in ("sign", "name") and self.word in _LEVELS[level]:
-            sign = self.word
-            self.step()
-            left = Operation(sign, left, self.expression(level + 1))
+        while self.lexeme_type in ("symbol", "name") and self.lexeme in _LEVELS[level]:
+            operator = self.lexeme
+            self.advance()
+            left = OperationNode(operator, left, self.expression(level + 1))
         return left
 
     def unary(self) -> Node:
         self.depth += 1
-        if self.depth > _DEEPEST:
-            refuse(self.text, "it is nested too deeply")
+        if self.depth > _MAX_DEPTH:
+            refuse_expression(self.text, f"it is nested more than {_MAX_DEPTH} levels deep")
         if self.take("-"):
-            made: Node = Negative(self.unary())
+            node: Node = NegationNode(self.unary())
         elif self.take("+"):
-            made = self.unary()
+            node = self.unary()
         else:
-            made = self.chain()
+            node = self.postfix()
         self.depth -= 1
-        return made
+        return node
 
-    def chain(self) -> Node:
+    def postfix(self) -> Node:
         node = self.term()
         while True:
             if self.take("."):
-                node = self.step_into(node)
+                node = self.member_or_call(node)
             elif self.take("["):
-                node = Index(node, self.expression(0))
-                self.need("]")
+                node = IndexNode(node, self.expression(0))
+                self.expect("]")
             else:
                 return node
 
     def term(self) -> Node:
-        kind, word = self.kind, self.word
-        if kind == "name" and word not in ("true", "false"):
-            return self.step_into(None)
-        self.step()
-        if kind == "name":
-            return Literal((word == "true",))
-        if kind == "number":
-            return Literal((float(word) if "." in word else int(word),))
-        if kind == "text":
-            return Literal((_unquoted(word),))
-        if kind == "moment":
-            return Literal((Moment(word.removeprefix("@").removeprefix("T")),))
-        if kind == "variable":
-            return Variable(word[1:].strip("`'"))
-        if kind == "this":
-            return This()
-        if kind == "sign" and word == "(":
+        lexeme_type, lexeme = self.lexeme_type, self.lexeme
+        if lexeme_type == "name" and lexeme not in ("true", "false"):
+            return self.member_or_call(None)
+        self.advance()
+        if lexeme_type == "name":
+            return LiteralNode((lexeme == "true",))
+        if lexeme_type == "number":
+            return LiteralNode((float(lexeme) if "." in lexeme else int(lexeme),))
+        if lexeme_type == "text":
+            return LiteralNode((_unquote(lexeme),))
+        if lexeme_type == "temporal":
+            return LiteralNode((TemporalLiteral(lexeme.removeprefix("@").removeprefix("T")),))
+        if lexeme_type == "variable":
+            return VariableNode(lexeme[1:].strip("`'"))
+        if lexeme_type == "this":
+            return ThisNode()
+        if lexeme_type == "symbol" and lexeme == "(":
             node = self.expression(0)
-            self.need(")")
+            self.expect(")")
             return node
-        if kind == "sign" and word == "{":
-            self.need("}")
-            return Literal(())
-        refuse(self.text, f"'{word}' is not expected" if word else "it ends too early")
+        if lexeme_type == "symbol" and lexeme == "{":
+            self.expect("}")
+            return LiteralNode(())
+        refuse_expression(self.text, f"'{lexeme}' is not expected" if lexeme else "the end is unexpected")
 
-    def step_into(self, target: Node | None) -> Node:
-        if self.kind == "this" and target is None:
+    def member_or_call(self, target: Node | None) -> Node:
+        if self.lexeme_type == "this" and target is None:
             return self.term()
-        if self.kind != "name":
-            refuse(self.text, f"a name is expected at character {self.start + 1}")
-        name = _unquoted(self.word) if self.word.startswith("`") else self.word
-        self.step()
+        if self.lexeme_type != "name":
+            refuse_expression(self.text, f"a name is expected at character {self.start + 1}")
+        name = _unquote(self.lexeme) if self.lexeme.startswith("`") else self.lexeme
+        self.advance()
         if not self.take("("):
-            return Member(target, name)
+            return MemberNode(target, name)
         arguments: list[Node] = []
         while not self.take(")"):
             if arguments:
-                self.need(",")
+                self.expect(",")
             arguments.append(self.expression(0))
-        return Call(target, name, tuple(arguments))
+        return CallNode(target, name, tuple(arguments))
 
 
-def _unquoted(word: str) -> str:
-    def plain(match: re.Match[str]) -> str:
-        found = match[1]
-        return chr(int(found[1:], 16)) if len(found) == 5 else _ESCAPES.get(found, found)
+def _unquote(lexeme: str) -> str:
+    def unescape(match: re.Match[str]) -> str:
+        escape = match[1]
+        return chr(int(escape[1:], 16)) if len(escape) == 5 else _ESCAPES.get(escape, escape)
 
-    return re.sub(r"\\(u[0-9a-fA-F]{4}|.)", plain, word[1:-1])
+    return re.sub(r"\\(u[0-9a-fA-F]{4}|.)", unescape, lexeme[1:-1])

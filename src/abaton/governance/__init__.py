@@ -1,6 +1,6 @@
-"""Consent, the mapping table, sealed transfer, the audit chain and withdrawal: nothing happens without consent.
+"""Consent, pseudonym vault, sealed transfer, audit log and withdrawal.
 
-Each name is loaded when it is first used: judging a consent needs neither a database nor cryptography.
+Names are imported on first use: evaluating a consent needs neither a database nor cryptography.
 """
 
 from __future__ import annotations
@@ -9,139 +9,161 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from abaton.governance.audit_log import Audit, Entry, Held, verify
+    from abaton.governance.audit_log import AuditedLegalBasis, AuditEntry, AuditLog, verify
     from abaton.governance.cohorts import (
-        Chain,
-        Snapshot,
-        StudyCensus,
-        census,
-        chain,
-        members_of,
-        note_round,
+        AuditSummary,
+        CohortSnapshot,
+        StudyCounts,
+        record_round,
         rounds_with,
+        snapshot_members,
+        study_counts,
+        summarise_audit_log,
         take_snapshot,
     )
-    from abaton.governance.consent import Action, Ask, Permit, Reason, judge, make_consent
-    from abaton.governance.external_consent import (
-        TakenOver,
-        ground_noted,
-        keep_terms,
-        note_permit,
-        set_opt_outs,
-        state_ground,
+    from abaton.governance.consent import (
+        ConsentAction,
+        ConsentQuery,
+        DataPermit,
+        DenialReason,
+        evaluate_consent,
+        make_consent,
     )
+    from abaton.governance.consent_registry import ConsentRegistry
+    from abaton.governance.envelope_format import EnvelopeHeader
+    from abaton.governance.external_consent import (
+        ConsentImportResult,
+        import_consents,
+        record_basis_once,
+        record_legal_basis,
+        record_permit,
+        set_opt_outs,
+    )
+    from abaton.governance.identifiers import registry_pseudonym
     from abaton.governance.inbox import Inbox
-    from abaton.governance.keys import PrivateKey, PublicRing, Ring, verifier
-    from abaton.governance.outbox import Outbox, Queued
-    from abaton.governance.consent_registry import Registry
-    from abaton.governance.retention import Holdings, due, enforce
+    from abaton.governance.keys import KeySet, PrivateKey, PublicKeySet, verifier
+    from abaton.governance.outbox import Outbox, QueuedEnvelope
+    from abaton.governance.refusals import DeniedError, RefusalCode
+    from abaton.governance.reidentification import (
+        ReidentificationRequest,
+        VaultPurpose,
+        approve,
+        reidentify,
+        request,
+    )
+    from abaton.governance.retention import RetentionTargets, due_items, enforce
     from abaton.governance.schema import metadata
-    from abaton.governance.sealed_envelope import Header, Looked, look, opened, seal
-    from abaton.governance.senders import SenderRole, Senders
+    from abaton.governance.sealed_envelope import EnvelopeInfo, inspect_envelope, open_envelope, seal
+    from abaton.governance.senders import SenderRegistry, SenderRole
     from abaton.governance.signed_statements import Statement
-    from abaton.governance.vault import Vault, VaultPurpose, Wish, approve, reidentify, request, row_tag
+    from abaton.governance.vault import Vault, vault_pseudonym
     from abaton.governance.withdrawal import (
-        Cascade,
         CascadeStep,
-        Case,
-        LeavingSite,
-        ToCentre,
+        CentreWithdrawal,
+        SiteWithdrawal,
+        WithdrawalCascade,
+        WithdrawalCase,
         open_case,
         pending,
-        site_actions,
+        site_steps,
     )
-    from abaton.governance.identifiers import Denied, RefusalCode, tag
 
 __all__ = [
-    "Action",
-    "Ask",
-    "Audit",
-    "Cascade",
+    "AuditEntry",
+    "AuditLog",
+    "AuditSummary",
+    "AuditedLegalBasis",
     "CascadeStep",
-    "Case",
-    "Chain",
-    "Denied",
-    "Entry",
-    "Header",
-    "Held",
-    "Holdings",
+    "CentreWithdrawal",
+    "CohortSnapshot",
+    "ConsentAction",
+    "ConsentImportResult",
+    "ConsentQuery",
+    "ConsentRegistry",
+    "DataPermit",
+    "DenialReason",
+    "DeniedError",
+    "EnvelopeHeader",
+    "EnvelopeInfo",
     "Inbox",
-    "LeavingSite",
-    "Looked",
+    "KeySet",
     "Outbox",
-    "Permit",
     "PrivateKey",
-    "PublicRing",
-    "Queued",
-    "Reason",
+    "PublicKeySet",
+    "QueuedEnvelope",
     "RefusalCode",
-    "Registry",
-    "Ring",
+    "ReidentificationRequest",
+    "RetentionTargets",
+    "SenderRegistry",
     "SenderRole",
-    "Senders",
-    "Snapshot",
+    "SiteWithdrawal",
     "Statement",
-    "StudyCensus",
-    "TakenOver",
-    "ToCentre",
+    "StudyCounts",
     "Vault",
     "VaultPurpose",
-    "Wish",
+    "WithdrawalCascade",
+    "WithdrawalCase",
     "approve",
-    "census",
-    "chain",
-    "due",
+    "due_items",
     "enforce",
-    "ground_noted",
-    "judge",
-    "keep_terms",
-    "look",
+    "evaluate_consent",
+    "import_consents",
+    "inspect_envelope",
     "make_consent",
-    "members_of",
     "metadata",
-    "note_permit",
-    "note_round",
     "open_case",
-    "opened",
+    "open_envelope",
     "pending",
+    "record_basis_once",
+    "record_legal_basis",
+    "record_permit",
+    "record_round",
+    "registry_pseudonym",
     "reidentify",
     "request",
     "rounds_with",
-    "row_tag",
     "seal",
     "set_opt_outs",
-    "site_actions",
-    "state_ground",
-    "tag",
+    "site_steps",
+    "snapshot_members",
+    "study_counts",
+    "summarise_audit_log",
     "take_snapshot",
+    "vault_pseudonym",
     "verifier",
     "verify",
 ]
 
-_PLACES = {
-    "audit_log": "Audit Entry Held verify",
-    "cohorts": "Chain Snapshot StudyCensus census chain members_of note_round rounds_with take_snapshot",
-    "consent": "Action Ask Permit Reason judge make_consent",
-    "external_consent": "TakenOver ground_noted keep_terms note_permit set_opt_outs state_ground",
+_EXPORTS = {
+    "audit_log": "AuditLog AuditEntry AuditedLegalBasis verify",
+    "cohorts": "AuditSummary CohortSnapshot StudyCounts record_round rounds_with snapshot_members study_counts "
+    "summarise_audit_log take_snapshot",
+    "consent": "ConsentAction ConsentQuery DataPermit DenialReason evaluate_consent make_consent",
+    "external_consent": "ConsentImportResult import_consents record_basis_once record_legal_basis record_permit "
+    "set_opt_outs",
     "inbox": "Inbox",
-    "keys": "PrivateKey PublicRing Ring verifier",
-    "outbox": "Outbox Queued",
-    "consent_registry": "Registry",
-    "retention": "Holdings due enforce",
+    "keys": "PrivateKey PublicKeySet KeySet verifier",
+    "outbox": "Outbox QueuedEnvelope",
+    "consent_registry": "ConsentRegistry",
+    "retention": "RetentionTargets due_items enforce",
     "schema": "metadata",
-    "sealed_envelope": "Header Looked look opened seal",
-    "senders": "SenderRole Senders",
+    "envelope_format": "EnvelopeHeader",
+    "sealed_envelope": "EnvelopeInfo inspect_envelope open_envelope seal",
+    "senders": "SenderRole SenderRegistry",
     "signed_statements": "Statement",
-    "vault": "Vault VaultPurpose Wish approve reidentify request row_tag",
-    "withdrawal": "Cascade CascadeStep Case LeavingSite ToCentre open_case pending site_actions",
-    "identifiers": "Denied RefusalCode tag",
+    "reidentification": "VaultPurpose ReidentificationRequest approve reidentify request",
+    "vault": "Vault vault_pseudonym",
+    "withdrawal": "CascadeStep CentreWithdrawal SiteWithdrawal WithdrawalCascade WithdrawalCase open_case pending "
+    "site_steps",
+    "identifiers": "registry_pseudonym",
+    "refusals": "DeniedError RefusalCode",
 }
-_PLACE_OF = {name: place for place, names in _PLACES.items() for name in names.split()}
+_MODULE_OF = {name: module for module, names in _EXPORTS.items() for name in names.split()}
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _PLACE_OF:
+    if name not in _MODULE_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = getattr(import_module(f"{__name__}.{_PLACE_OF[name]}"), name)
-    globals()[name] = found
-    return found
+    exported = getattr(import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
+    globals()[name] = exported
+    return exported

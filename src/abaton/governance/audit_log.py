@@ -1,12 +1,10 @@
-"""The audit chain: what was done, when, under whose key; never to whom by name.
+"""Hash-chained audit log: what was done, when and with whose key; and its export as FHIR AuditEvent resources.
 
-Every entry's hash covers the entry before it. Invariants:
-(1) entries are numbered from 0 without a gap, also when many processes write at once;
-(2) an entry is written in the same transaction as what it tells of, or before it;
-(3) an entry holds codes, numbers, fingerprints and tags, and nothing that could name a person;
-(4) whoever keeps a signed checkpoint notices if anything before it is changed, moved or gone.
-
-Audit entries as FHIR AuditEvent resources, for those who collect them with other systems' trails.
+The hash of each entry covers the previous entry. Invariants:
+(1) entries are numbered from 0 without gaps, also with concurrent writers;
+(2) an entry is written in the transaction of the action it records, or before it;
+(3) an entry contains codes, numbers, digests and pseudonyms, and nothing that names a person;
+(4) with a signed checkpoint, any change, move or removal of earlier entries is detected.
 """
 
 from __future__ import annotations
@@ -21,229 +19,245 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sql
 
-from abaton.canonical_json import canonical
+from abaton.canonical_json import to_canonical_json
 from abaton.errors import AbatonError, SettingsError
 from abaton.governance import schema
-from abaton.governance.signed_statements import Signer, Statement, Verify, check, state
-from abaton.governance.identifiers import is_digest, is_name, is_tag, stamp
-from abaton.store import Database, hold
+from abaton.governance.identifiers import is_digest, is_name, is_pseudonym
+from abaton.governance.signed_statements import (
+    Statement,
+    StatementSigner,
+    Verify,
+    sign_statement,
+    verify_statement,
+)
+from abaton.governance.timestamps import to_timestamp
+from abaton.store import Database, acquire_lock
 
 GENESIS = hashlib.sha256(b"abaton-audit-1").hexdigest()
 CHECKPOINT = "audit-checkpoint"
 _CODE = re.compile(r"[a-z][a-z0-9-]{0,39}\Z")
 _KEY_ID = re.compile(r"[a-z0-9-]{1,20}:[A-Z2-7]{26}\Z")
-_BATCH = 2_000
+_BATCH_ROWS = 2_000
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
-    """One thing that happened.
+class AuditEntry:
+    """One entry of the audit log.
 
     Args:
-        action: What was done, as a code such as ``consent-withdrawn``.
-        outcome: ``done``, or the code for which it was refused.
-        actor: The key id or tag of who did it.
-        about: The tag of whom it concerns.
-        study: The study's identifier.
-        detail: More codes, numbers, fingerprints and tags.
+        action: Code of the action, such as ``consent-withdrawn``.
+        outcome: ``done``, or the code of the refusal.
+        actor: Key id or pseudonym of the actor.
+        subject: Registry pseudonym of the subject concerned.
+        study: Identifier of the study.
+        detail: Further codes, numbers, digests and pseudonyms.
     """
 
     action: str
     outcome: str = "done"
     actor: str = ""
-    about: str = ""
+    subject: str = ""
     study: str = ""
     detail: Mapping[str, str | int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        sound = (
+        is_valid = (
             _CODE.match(self.action)
             and _CODE.match(self.outcome)
-            and (not self.actor or is_nameless(self.actor))
-            and (not self.about or is_tag(self.about))
+            and (not self.actor or is_identifier_free(self.actor))
+            and (not self.subject or is_pseudonym(self.subject))
             and (not self.study or is_name(self.study))
-            and all(_CODE.match(key) and is_nameless(value) for key, value in self.detail.items())
+            and all(_CODE.match(key) and is_identifier_free(value) for key, value in self.detail.items())
         )
-        if not sound:
+        if not is_valid:
             raise SettingsError(
-                "an audit entry would hold more than codes, numbers and tags", remedy="give a tag instead"
+                f"the audit entry '{self.action}' contains text that may identify a person",
+                remedy="use codes, numbers, digests and pseudonyms only",
             )
 
 
-def is_nameless(value: object) -> bool:
-    """Whether a value can stand in the audit chain: a number, code, tag, key id or fingerprint."""
+def is_identifier_free(value: object) -> bool:
+    """Return whether a value may be in the audit log: a number, code, pseudonym, key id or digest."""
     if type(value) is int:
         return abs(value) < 2**53
     if not isinstance(value, str):
         return False
-    return bool(_CODE.match(value) or _KEY_ID.match(value) or is_digest(value) or is_tag(value))
+    return bool(_CODE.match(value) or _KEY_ID.match(value) or is_digest(value) or is_pseudonym(value))
 
 
 Row = tuple[int, str, str]
 
 
-class Audit:
-    """The chain of one database."""
+class AuditLog:
+    """Audit log of one database."""
 
     def __init__(self, database: Database) -> None:
         self.database = database
 
-    def append(self, entry: Entry, when: datetime) -> int:
-        """Write an entry down and return its number; it is on the disk when this returns."""
+    def append(self, entry: AuditEntry, when: datetime) -> int:
+        """Append an entry to the audit log and return its number; it is on disk when this returns."""
         return self.database.write(lambda connection: append_in(connection, entry, when))
 
     def rows(self, after: int = -1) -> Iterator[Row]:
-        """The entries as they lie in the database: number, canonical text, hash."""
-        while found := self._after(after):
-            yield from found
-            after = found[-1][0]
+        """Yield the stored entries of the audit log: number, canonical text, hash."""
+        while batch := self._after(after):
+            yield from batch
+            after = batch[-1][0]
 
     def _after(self, after: int) -> list[Row]:
         table = schema.audit
-        chosen = sql.select(table).where(table.c.sequence > after).order_by(table.c.sequence).limit(_BATCH)
-        found = self.database.read(lambda connection: connection.execute(chosen).all())
-        return [(row.sequence, row.body, row.hash) for row in found]
+        selection = (
+            sql.select(table).where(table.c.sequence > after).order_by(table.c.sequence).limit(_BATCH_ROWS)
+        )
+        batch = self.database.read(lambda connection: connection.execute(selection).all())
+        return [(row.sequence, row.body, row.hash) for row in batch]
 
     def entries(self) -> Iterator[dict[str, Any]]:
-        """The entries as they were written."""
+        """Yield the entries of the audit log as JSON objects."""
         return (json.loads(body) for _, body, _ in self.rows())
 
-    def checkpoint(self, signer: Signer, when: datetime) -> Statement:
-        """A signed statement of how long the chain is and how it ends, to be kept by somebody else."""
+    def checkpoint(self, signer: StatementSigner, when: datetime) -> Statement:
+        """Return a signed checkpoint of the audit log: length and last hash, to be kept by a second party."""
         head = self.database.read(head_in)
-        body = {"length": head.sequence + 1, "hash": head.hash, "at": stamp(when)}
-        return state(signer, CHECKPOINT, body)
+        body = {"length": head.sequence + 1, "hash": head.hash, "at": to_timestamp(when)}
+        return sign_statement(signer, CHECKPOINT, body)
 
 
-class Head(NamedTuple):
-    """How the chain ends: the number and the hash of its last entry; -1 and a fixed hash while it is empty."""
+class AuditHead(NamedTuple):
+    """Number and hash of the last entry; -1 and a fixed hash while the log is empty."""
 
     sequence: int
     hash: str
 
 
-def head_in(connection: sql.Connection) -> Head:
-    """How the chain ends now. While it stays, nothing that governance keeps has changed."""
+def head_in(connection: sql.Connection) -> AuditHead:
+    """Return number and hash of the audit log's last entry; while unchanged, no governance data have changed."""
     table = schema.audit
-    chosen = sql.select(table.c.sequence, table.c.hash).order_by(table.c.sequence.desc()).limit(1)
-    last = connection.execute(chosen).first()
-    return Head(int(last.sequence), str(last.hash)) if last else Head(-1, GENESIS)
+    selection = sql.select(table.c.sequence, table.c.hash).order_by(table.c.sequence.desc()).limit(1)
+    last = connection.execute(selection).first()
+    return AuditHead(int(last.sequence), str(last.hash)) if last else AuditHead(-1, GENESIS)
 
 
 @dataclass(frozen=True, slots=True, init=False)
-class Held:
-    """Why records may be used, as an audit chain holds it; :func:`held_in` alone makes one, from the chain."""
+class AuditedLegalBasis:
+    """Legal basis with the hash of the audit log that records it; only :func:`audited_basis_in` creates one."""
 
-    words: str
-    chain: str
-
-
-def held_in(connection: sql.Connection, words: str) -> Held:
-    """The ground of a use, bound to the chain that has told of it already."""
-    head, made = head_in(connection), object.__new__(Held)
-    if head.sequence < 0 or not words.strip():
-        raise SettingsError("the audit chain holds no ground", remedy="state one, or ask for consent")
-    object.__setattr__(made, "words", words)
-    object.__setattr__(made, "chain", head.hash)
-    return made
+    text: str
+    audit_hash: str
 
 
-def append_in(connection: sql.Connection, entry: Entry, when: datetime) -> int:
-    """Write an entry down in a transaction that is already open: both happen, or neither."""
+def audited_basis_in(connection: sql.Connection, text: str) -> AuditedLegalBasis:
+    """Return a legal basis that the audit log already records, with the current hash of the log."""
+    head, basis = head_in(connection), object.__new__(AuditedLegalBasis)
+    if head.sequence < 0 or not text.strip():
+        raise SettingsError(
+            "the audit log records no legal basis", remedy="state a legal basis, or obtain consent"
+        )
+    object.__setattr__(basis, "text", text)
+    object.__setattr__(basis, "audit_hash", head.hash)
+    return basis
+
+
+def append_in(connection: sql.Connection, entry: AuditEntry, when: datetime) -> int:
+    """Append an entry to the audit log inside an open transaction."""
     return append_many(connection, [entry], when)
 
 
-def append_many(connection: sql.Connection, entries: Iterable[Entry], when: datetime) -> int:
-    """Write entries down one after the other in a transaction that is already open; the number of the last one."""
-    hold(connection, "audit")
-    (sequence, before), at, rows = head_in(connection), stamp(when), []
+def append_many(connection: sql.Connection, entries: Iterable[AuditEntry], when: datetime) -> int:
+    """Append entries to the audit log inside an open transaction; return the number of the last one."""
+    acquire_lock(connection, "audit")
+    (sequence, previous_hash), timestamp, rows = head_in(connection), to_timestamp(when), []
     for entry in entries:
         sequence += 1
         detail = {key: str(value) if isinstance(value, str) else value for key, value in entry.detail.items()}
         row = {
             "sequence": sequence,
-            "at": at,
+            "at": timestamp,
             "action": str(entry.action),
             "outcome": str(entry.outcome),
             "actor": entry.actor,
-            "about": entry.about,
+            "about": entry.subject,  # frozen: part of the bytes
             "study": entry.study,
             "detail": detail,
         }
-        body = canonical(row).decode()
-        before = chain_hash(before, body.encode())
-        rows.append({"sequence": sequence, "body": body, "hash": before})
+        body = to_canonical_json(row).decode()
+        previous_hash = chain_hash(previous_hash, body.encode())
+        rows.append({"sequence": sequence, "body": body, "hash": previous_hash})
     if rows:
         connection.execute(schema.audit.insert(), rows)
     return sequence
 
 
-def chain_hash(before: str, body: bytes) -> str:
-    """The hash of an entry: SHA-256 of the hash before it (32 bytes) and its canonical text.
+def chain_hash(previous_hash: str, body: bytes) -> str:
+    """Return the hash of an audit log entry: SHA-256 of the previous hash (32 bytes) and its canonical text.
 
     >>> chain_hash(GENESIS, b"{}")[:8]
     '1b787c26'
     """
-    return hashlib.sha256(bytes.fromhex(before) + body).hexdigest()
+    return hashlib.sha256(bytes.fromhex(previous_hash) + body).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
-    """Something in the chain that is not as it was written: where, and what."""
+class AuditFault:
+    """Damaged position of the audit log."""
 
     sequence: int
-    what: str
+    problem: str
 
 
 def verify(
     rows: Iterable[Row],
     checkpoints: Iterable[Statement] = (),
     find: Callable[[str], Verify | None] = lambda _: None,
-) -> list[Fault]:
-    """Every place at which the chain was changed, moved, cut or written anew; an empty list if none.
+) -> list[AuditFault]:
+    """Return the positions at which the audit log was changed, reordered, truncated or rewritten; empty if none.
 
     Args:
-        rows: The chain as it lies in the database.
-        checkpoints: Signed statements that somebody else kept; without them a chain that was written anew from some
-            place on, or cut off at its end, looks sound.
-        find: The check of a signing key by its id.
+        rows: The log as stored.
+        checkpoints: Signed statements kept by a second party; without them a truncated or rewritten end is not
+            detected.
+        find: Returns the verification function of a signing key by id.
     """
-    faults: list[Fault] = []
-    kept: dict[int, str] = {}
+    faults: list[AuditFault] = []
+    checkpoint_hashes: dict[int, str] = {}
     for statement in checkpoints:
-        body = check(statement, CHECKPOINT, find)
-        kept[int(body["length"])] = str(body["hash"])
-    expected, before = 0, GENESIS
-    ends = {0: GENESIS}
-    for sequence, body_text, stored in rows:
+        body = verify_statement(statement, CHECKPOINT, find)
+        checkpoint_hashes[int(body["length"])] = str(body["hash"])
+    expected, previous_hash = 0, GENESIS
+    hashes = {0: GENESIS}
+    for sequence, body_text, entry_hash in rows:
         if sequence > expected:
-            faults.append(Fault(expected, f"entries {expected} to {sequence - 1} are gone"))
-        faults += _faults_of(sequence, body_text, stored, before if sequence == expected else None)
-        expected, before = sequence + 1, stored if is_digest(stored) else GENESIS
-        if expected in kept:
-            ends[expected] = stored
-    for length, end in sorted(kept.items()):
+            faults.append(AuditFault(expected, f"entries {expected} to {sequence - 1} are missing"))
+        faults += _entry_faults(
+            sequence, body_text, entry_hash, previous_hash if sequence == expected else None
+        )
+        expected, previous_hash = sequence + 1, entry_hash if is_digest(entry_hash) else GENESIS
+        if expected in checkpoint_hashes:
+            hashes[expected] = entry_hash
+    for length, expected_hash in sorted(checkpoint_hashes.items()):
         if length > expected:
-            faults.append(Fault(expected, f"the chain ends before its checkpoint at {length}"))
-        elif ends.get(length) != end:
-            faults.append(
-                Fault(max(length - 1, 0), f"the chain is not the one of its checkpoint at {length}")
-            )
+            faults.append(AuditFault(expected, f"the log ends before its checkpoint at {length}"))
+        elif hashes.get(length) != expected_hash:
+            faults.append(AuditFault(max(length - 1, 0), f"the log differs from its checkpoint at {length}"))
     return sorted(faults, key=lambda fault: fault.sequence)
 
 
-def _faults_of(sequence: int, body: str, stored: str, before: str | None) -> Iterator[Fault]:
+def _entry_faults(
+    sequence: int, body: str, entry_hash: str, previous_hash: str | None
+) -> Iterator[AuditFault]:
     try:
         row = json.loads(body)
-        sound = canonical(row).decode() == body
+        is_canonical = to_canonical_json(row).decode() == body
     except (ValueError, RecursionError, AbatonError):
-        sound, row = False, None
-    if not sound or not isinstance(row, dict):
-        yield Fault(sequence, "the entry is damaged")
+        is_canonical, row = False, None
+    if not is_canonical or not isinstance(row, dict):
+        yield AuditFault(sequence, "the entry is damaged")
     elif row.get("sequence") != sequence:
-        yield Fault(sequence, "the entry was moved")
-    elif before is not None and (not is_digest(stored) or chain_hash(before, body.encode()) != stored):
-        yield Fault(sequence, "the entry was changed")
+        yield AuditFault(sequence, "the entry was moved")
+    elif previous_hash is not None and (
+        not is_digest(entry_hash) or chain_hash(previous_hash, body.encode()) != entry_hash
+    ):
+        yield AuditFault(sequence, "the entry was changed")
 
 
 _TYPE = "http://terminology.hl7.org/CodeSystem/audit-event-type"
@@ -255,13 +269,13 @@ _DELETES = ("deleted", "destroyed", "withdrawn", "expired", "opted-out", "left")
 
 
 def audit_event(entry: Mapping[str, Any], observer: str) -> dict[str, Any]:
-    """One entry of the chain as an AuditEvent (R4).
+    """Return an entry of the audit log as a FHIR R4 AuditEvent.
 
     Args:
-        entry: The entry as it was written.
-        observer: The name of the service whose chain it is.
+        entry: The entry as a JSON object.
+        observer: Name of the service that wrote the log.
     """
-    action, done = str(entry["action"]), entry["outcome"] == "done"
+    action, is_done = str(entry["action"]), entry["outcome"] == "done"
     entities = [_entity(1, 1, entry["about"], "subject")] if entry["about"] else []
     if entry["study"]:
         entities.append(_entity(2, 24, entry["study"], "study"))
@@ -275,11 +289,11 @@ def audit_event(entry: Mapping[str, Any], observer: str) -> dict[str, Any]:
         "subtype": [{"system": _OURS, "code": action}],
         "action": _code(action),
         "recorded": entry["at"],
-        "outcome": "0" if done else "4",
+        "outcome": "0" if is_done else "4",
         "agent": [{"who": _identified("actor", entry["actor"] or "service"), "requestor": True}],
         "source": {"observer": {"display": observer}},
     }
-    if not done:
+    if not is_done:
         event["outcomeDesc"] = entry["outcome"]
     return {**event, "entity": entities} if entities else event
 

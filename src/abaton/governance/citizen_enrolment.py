@@ -1,12 +1,12 @@
-"""People who take part themselves: enrolled with a key of their own for one study, and known by nothing else.
+"""Citizens who take part with their own key, one key per study.
 
 Invariants:
-(1) a person is a tag and a key, made on their own device for one study; nothing joins two studies of one person;
-(2) whoever enrols shows that they hold the key, and a one-time code unless the study lets anybody in, up to its number;
-(3) a person speaks for their own tag in their own study, and for nobody else anywhere;
-(4) the key on paper (the recovery key) can do one thing: order the deletion.
+(1) a citizen is a pseudonym and a key created on the citizen's device for one study; two studies cannot be linked;
+(2) enrolment proves possession of the key and needs a one-time code unless admission is open, up to the maximum number;
+(3) a citizen acts only for their own pseudonym in their own study;
+(4) the recovery key, written on paper, can only order the deletion.
 
-Codes are kept as fingerprints. The same enrolment again gets the same receipt.
+Codes are stored as digests. A repeated enrolment gets the same receipt.
 """
 
 from __future__ import annotations
@@ -21,12 +21,23 @@ from typing import Any
 import sqlalchemy as sql
 
 from abaton.governance import schema
-from abaton.governance.audit_log import Entry, append_in
-from abaton.governance.keys import Kind, PublicKey, PublicRing, verifier
-from abaton.governance.senders import WINDOW, SenderRole, Senders, claim_in, enter_in
+from abaton.governance.audit_log import AuditEntry, append_in
 from abaton.governance.consent_status import study_in
-from abaton.governance.signed_statements import ORDER, Order, Signer, Statement, check, read_order, state
-from abaton.governance.identifiers import Denied, RefusalCode, first_moment, is_digest, is_tag, letters, stamp
+from abaton.governance.http_signatures import WINDOW
+from abaton.governance.identifiers import base32_text, is_digest, is_pseudonym
+from abaton.governance.keys import KeyKind, PublicKey, PublicKeySet, verifier
+from abaton.governance.refusals import DeniedError, RefusalCode
+from abaton.governance.senders import SenderRegistry, SenderRole, claim_subject, register_in
+from abaton.governance.signed_statements import (
+    DELETION_ORDER,
+    DeletionOrder,
+    Statement,
+    StatementSigner,
+    read_order,
+    sign_statement,
+    verify_statement,
+)
+from abaton.governance.timestamps import earliest_time, to_timestamp
 from abaton.store import Database
 
 ENROLMENT = "person-enrolment"
@@ -36,8 +47,8 @@ _FIELDS = {"study", "document", "subject", "keys", "recovery", "code", "page", "
 
 
 @dataclass(frozen=True, slots=True)
-class Enrolled:
-    """The centre knows a person's key: for which study, and on which build of the page it was made."""
+class EnrolmentReceipt:
+    """The centre's confirmation of a citizen's key, with study and build of the page."""
 
     study: str
     document: str
@@ -47,170 +58,218 @@ class Enrolled:
     at: str
 
 
-def person_name(subject: str) -> str:
-    """How the sender is called that a person is: by the tag alone.
+def sender_name(subject: str) -> str:
+    """Return the sender name of an enrolled citizen, which contains only the pseudonym.
 
-    >>> person_name("A" * 26)
+    >>> sender_name("A" * 26)
     'person/AAAAAAAAAAAAAAAAAAAAAAAAAA'
     """
-    return f"person/{subject}"
+    return f"person/{subject}"  # frozen: part of the bytes
 
 
-def make_codes(
-    database: Database, study: str, number: int, draw: Callable[[int], bytes], when: datetime, days: int = 90
+def issue_codes(
+    database: Database,
+    study: str,
+    count: int,
+    random_bytes: Callable[[int], bytes],
+    when: datetime,
+    days: int = 90,
 ) -> list[str]:
-    """Make one-time codes with which people may enrol in a study; only their fingerprints are kept."""
-    codes = [letters(draw(20)) for _ in range(number)]
-    rows = [{"code": _mark(study, code), "study": study, "until": _later(when, days)} for code in codes]
+    """Create one-time codes for the enrolment of citizens in a study; only their digests are stored."""
+    codes = [base32_text(random_bytes(20)) for _ in range(count)]
+    rows = [
+        {"code": _code_digest(study, code), "study": study, "valid_until": _expiry(when, days)}
+        for code in codes
+    ]
 
     def work(connection: sql.Connection) -> None:
         if study_in(connection, study) is None:
-            raise Denied(RefusalCode.WRONG_STUDY, "there is no such study here", where="codes")
+            raise DeniedError(
+                RefusalCode.WRONG_STUDY, f"study '{study}' is not published here", where="enrolment codes"
+            )
         if rows:
             connection.execute(schema.admissions.insert(), rows)
-        append_in(connection, Entry("codes-made", study=study, detail={"number": number}), when)
+        append_in(connection, AuditEntry("codes-issued", study=study, detail={"count": count}), when)
 
     database.write(work, lock=f"study/{study}")
     return codes
 
 
-def _later(when: datetime, days: int) -> str:
-    return stamp(when + timedelta(days=days))
+def _expiry(when: datetime, days: int) -> str:
+    return to_timestamp(when + timedelta(days=days))
 
 
-def _mark(study: str, code: str) -> str:
-    return hashlib.sha256(f"abaton-admission-1\0{study}\0{code}".encode()).hexdigest()
+def _code_digest(study: str, code: str) -> str:
+    label = f"abaton-admission-1\0{study}\0{code}"  # frozen: part of the bytes
+    return hashlib.sha256(label.encode()).hexdigest()
 
 
-class Persons:
-    """The people of one database.
+class CitizenRegistry:
+    """Citizens of one database.
 
     Args:
-        database: The governance database of the centre.
-        signer: The key that signs receipts.
+        database: Governance database of the centre.
+        signer: Key that signs receipts.
     """
 
-    def __init__(self, database: Database, signer: Signer) -> None:
+    def __init__(self, database: Database, signer: StatementSigner) -> None:
         self.database, self.signer = database, signer
 
     def enrol(self, statement: object, when: datetime) -> Statement:
-        """Enter a person's key; the receipt that the centre has signed."""
-        body, ring, recovery = _read(statement, when)
+        """Enrol a citizen: register the citizen's key and return the signed receipt."""
+        body, key_set, recovery = _read_enrolment(statement, when)
 
         def work(connection: sql.Connection) -> Statement:
-            row = connection.execute(_of(body["study"], body["subject"])).first()
+            row = connection.execute(_citizen_row(body["study"], body["subject"])).first()
             if row is not None:
-                return _again(row, ring, recovery)
+                return _earlier_receipt(row, key_set, recovery)
             self._admit(connection, body, when)
-            enter_in(connection, ring, SenderRole.PERSON, when)
-            claim_in(connection, body["subject"], ring.name)
-            made = {name: body[name] for name in ("study", "document", "subject", "page")}
-            receipt = state(
-                self.signer, ENROLLED, asdict(Enrolled(**made, sender=ring.signing.id, at=stamp(when)))
+            register_in(connection, key_set, SenderRole.CITIZEN, when)
+            claim_subject(connection, body["subject"], key_set.name)
+            fields = {name: body[name] for name in ("study", "document", "subject", "page")}
+            receipt = sign_statement(
+                self.signer,
+                ENROLLED,
+                asdict(EnrolmentReceipt(**fields, sender=key_set.signing_key.id, at=to_timestamp(when))),
             )
             connection.execute(
-                schema.persons.insert().values(
+                schema.citizens.insert().values(
                     study=body["study"],
                     subject=body["subject"],
-                    sender=ring.name,
+                    sender=key_set.name,
                     recovery=json.dumps(recovery.row(), sort_keys=True),
                     receipt=json.dumps(receipt, sort_keys=True),
                 )
             )
             detail = {"page": body["page"]}
-            entry = Entry(
-                "person-enrolled",
-                actor=ring.signing.id,
-                about=body["subject"],
+            entry = AuditEntry(
+                "citizen-enrolled",
+                actor=key_set.signing_key.id,
+                subject=body["subject"],
                 study=body["study"],
                 detail=detail,
             )
             append_in(connection, entry, when)
             return receipt
 
-        return self.database.write(work, lock=f"persons/{body['study']}")
+        return self.database.write(work, lock=f"citizens/{body['study']}")
 
     def _admit(self, connection: sql.Connection, body: dict[str, Any], when: datetime) -> None:
-        found = study_in(connection, body["study"])
-        rules = json.loads(found.content).get("persons") if found else None
-        if found is None or rules is None:
-            raise Denied(RefusalCode.WRONG_STUDY, "there is no study here that people may join", where=_WHERE)
-        if not found.is_open(when):
-            raise Denied(RefusalCode.NO_CONSENT, "the study is closed", where=_WHERE, reason="study-closed")
-        if found.document != body["document"]:
-            raise Denied(RefusalCode.WRONG_DOCUMENT, "the study has another document now", where=_WHERE)
-        persons, codes = schema.persons, schema.admissions
+        published = study_in(connection, body["study"])
+        section = json.loads(published.content).get("citizens") if published else None
+        if published is None or section is None:
+            raise DeniedError(
+                RefusalCode.WRONG_STUDY,
+                "the study is not published here or does not admit citizens",
+                where=_WHERE,
+            )
+        if not published.is_open(when):
+            raise DeniedError(
+                RefusalCode.NO_CONSENT, "the study is closed", where=_WHERE, reason="study-closed"
+            )
+        if published.document != body["document"]:
+            raise DeniedError(
+                RefusalCode.WRONG_DOCUMENT,
+                "the enrolment refers to another version of the study document",
+                where=_WHERE,
+            )
+        persons, codes = schema.citizens, schema.admissions
         count = sql.select(sql.func.count()).where(persons.c.study == body["study"])
-        if int(connection.scalar(count) or 0) >= int(rules["most"]):
-            raise Denied(RefusalCode.QUOTA, "as many people as the study takes are in it", where=_WHERE)
-        if rules["admission"] == "open":
+        if int(connection.scalar(count) or 0) >= int(section["max_participants"]):
+            raise DeniedError(
+                RefusalCode.QUOTA, "the study has its maximum number of participants", where=_WHERE
+            )
+        if section["admission"] == "open":
             return
         used = codes.delete().where(
-            codes.c.code == _mark(body["study"], body["code"]), codes.c.until > stamp(when)
+            codes.c.code == _code_digest(body["study"], body["code"]),
+            codes.c.valid_until > to_timestamp(when),
         )
         if connection.execute(used).rowcount != 1:
-            raise Denied(RefusalCode.NOT_APPROVED, "the code is not known, or was used before", where=_WHERE)
+            raise DeniedError(
+                RefusalCode.NOT_APPROVED, "the enrolment code is unknown or already used", where=_WHERE
+            )
 
-    def check(self, sender: str, subject: str, study: str) -> None:
-        """Refuse a person who speaks for another tag or in another study than their own; sites are not meant."""
+    def check_subject(self, sender: str, subject: str, study: str) -> None:
+        """Raise an error if an enrolled citizen acts for another subject or study; sites are not checked."""
         if not sender.startswith("person/"):
             return
-        table = schema.persons
-        chosen = sql.select(table.c.study, table.c.subject).where(table.c.sender == sender)
-        row = self.database.read(lambda connection: connection.execute(chosen).first())
+        table = schema.citizens
+        selection = sql.select(table.c.study, table.c.subject).where(table.c.sender == sender)
+        row = self.database.read(lambda connection: connection.execute(selection).first())
         if row is None or row.subject != subject or study not in ("", row.study):
-            raise Denied(RefusalCode.NOT_YOURS, "a person speaks for nobody else", where="subject")
+            raise DeniedError(
+                RefusalCode.WRONG_SENDER, "a citizen acts for their own pseudonym only", where="subject"
+            )
 
-    def by_recovery(self, statement: object) -> tuple[Order, str]:
-        """A deletion order that was signed with the key on paper, and the signing key of the person it speaks for."""
+    def read_recovery_order(self, statement: object) -> tuple[DeletionOrder, str]:
+        """Return a deletion order signed with a citizen's recovery key, and the citizen's signing key id."""
         try:
             body = statement["body"]  # type: ignore[index]
-            chosen = _of(str(body["study"]), str(body["subject"]))
+            selection = _citizen_row(str(body["study"]), str(body["subject"]))
         except (KeyError, TypeError):
-            raise Denied(RefusalCode.MALFORMED, "this is not a signed statement", where=ORDER) from None
-        row = self.database.read(lambda connection: connection.execute(chosen).first())
+            raise DeniedError(
+                RefusalCode.MALFORMED, "this is not a signed statement", where=DELETION_ORDER
+            ) from None
+        row = self.database.read(lambda connection: connection.execute(selection).first())
         if row is None:
-            raise Denied(RefusalCode.UNKNOWN_SENDER, "nobody here knows who signed", where=ORDER)
+            raise DeniedError(
+                RefusalCode.UNKNOWN_SENDER, "the signing key is not registered", where=DELETION_ORDER
+            )
         order = read_order(statement, verifier([PublicKey.read(json.loads(row.recovery))]))
-        owner = Senders(self.database).find(row.sender)
+        owner = SenderRegistry(self.database).find(row.sender)
         assert owner is not None
-        return order, owner.ring.signing.id
+        return order, owner.key_set.signing_key.id
 
 
-def _of(study: str, subject: str) -> sql.Select[Any]:
-    table = schema.persons
+def _citizen_row(study: str, subject: str) -> sql.Select[Any]:
+    table = schema.citizens
     return sql.select(table).where(table.c.study == study, table.c.subject == subject)
 
 
-def _again(row: sql.Row[Any], ring: PublicRing, recovery: PublicKey) -> Statement:
-    """The receipt of a person who is known, if the keys are the same; somebody else's tag cannot be taken over."""
+def _earlier_receipt(row: sql.Row[Any], key_set: PublicKeySet, recovery: PublicKey) -> Statement:
+    """Return the receipt of a citizen's earlier enrolment with the same keys; other keys are refused."""
     receipt: Statement = json.loads(row.receipt)
-    if receipt["body"]["sender"] != ring.signing.id or json.loads(row.recovery) != recovery.row():
-        raise Denied(RefusalCode.NOT_YOURS, "this tag has another key already", where=_WHERE)
+    if receipt["body"]["sender"] != key_set.signing_key.id or json.loads(row.recovery) != recovery.row():
+        raise DeniedError(
+            RefusalCode.WRONG_SENDER, "the pseudonym is registered with another key", where=_WHERE
+        )
     return receipt
 
 
-def _read(statement: object, when: datetime) -> tuple[dict[str, Any], PublicRing, PublicKey]:
-    """An enrolment that was signed with the very key that it brings, now."""
+def _read_enrolment(statement: object, when: datetime) -> tuple[dict[str, Any], PublicKeySet, PublicKey]:
+    """Verify a citizen's enrolment statement, which is signed with the key it contains."""
     try:
-        ring = PublicRing.read(statement["body"]["keys"])  # type: ignore[index]
+        key_set = PublicKeySet.read(statement["body"]["keys"])  # type: ignore[index]
     except (KeyError, TypeError):
-        raise Denied(RefusalCode.MALFORMED, "this is not an enrolment", where=_WHERE) from None
-    body = check(statement, ENROLMENT, verifier([ring.signing]))
+        raise DeniedError(RefusalCode.MALFORMED, "this is not an enrolment", where=_WHERE) from None
+    body = verify_statement(statement, ENROLMENT, verifier([key_set.signing_key]))
     texts = {name: body.get(name) for name in _FIELDS - {"keys", "recovery"}}
-    sound = set(body) == _FIELDS and all(
+    is_valid = set(body) == _FIELDS and all(
         isinstance(text, str) and len(text) <= 200 for text in texts.values()
     )
-    if not sound or not is_tag(body["subject"]) or not is_digest(body["page"]):
-        raise Denied(RefusalCode.MALFORMED, "the enrolment says other things than it should", where=_WHERE)
-    recovery = PublicKey.read(body["recovery"])
-    if ring.name != person_name(body["subject"]) or recovery.kind is not Kind.SIGN or len(ring.keys) != 2:
-        raise Denied(RefusalCode.MALFORMED, "the keys are not those of one person", where=_WHERE)
-    if recovery.id == ring.signing.id:
-        raise Denied(RefusalCode.MALFORMED, "the key on paper is the one on the device", where=_WHERE)
-    at = first_moment(body["at"])
-    if at is None or abs(at - when) > WINDOW:
-        raise Denied(
-            RefusalCode.EXPIRED, "the enrolment is not of this moment: the clocks differ", where=_WHERE
+    if not is_valid or not is_pseudonym(body["subject"]) or not is_digest(body["page"]):
+        raise DeniedError(
+            RefusalCode.MALFORMED, "the enrolment has missing, unknown or invalid fields", where=_WHERE
         )
-    return body, ring, recovery
+    recovery = PublicKey.read(body["recovery"])
+    if (
+        key_set.name != sender_name(body["subject"])
+        or recovery.kind is not KeyKind.SIGN
+        or len(key_set.keys) != 2
+    ):
+        raise DeniedError(
+            RefusalCode.MALFORMED,
+            "the enclosed keys are not one signing, one sealing and one recovery key of the citizen",
+            where=_WHERE,
+        )
+    if recovery.id == key_set.signing_key.id:
+        raise DeniedError(RefusalCode.MALFORMED, "the recovery key equals the signing key", where=_WHERE)
+    timestamp = earliest_time(body["at"])
+    if timestamp is None or abs(timestamp - when) > WINDOW:
+        raise DeniedError(
+            RefusalCode.EXPIRED,
+            "the enrolment's time is too far from the centre's clock",
+            where=_WHERE,
+        )
+    return body, key_set, recovery

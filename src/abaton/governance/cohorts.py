@@ -1,7 +1,7 @@
-"""Cohorts: who was in, at each collection, sending and training round; and people in numbers that may be looked at.
+"""Cohort snapshots of collections, transfers and training rounds, and subject counts for display.
 
-A cohort is a list of tags with one fingerprint. An exact number of people that is shown every day gives a single
-person away by its changes: numbers are therefore told as ranges as wide as the smallest count, with zero in the first.
+A cohort is a list of registry pseudonyms with one digest. Counts are given as ranges as wide as `min_cell_count`, with
+zero in the first range, because two exact counts on consecutive days reveal a single withdrawal.
 """
 
 from __future__ import annotations
@@ -15,225 +15,270 @@ from datetime import datetime
 
 import sqlalchemy as sql
 
-from abaton.canonical_json import digest
+from abaton.canonical_json import canonical_digest
 from abaton.governance import schema
-from abaton.governance.audit_log import Entry, append_in
-from abaton.governance.consent import Action, Ask, Reason, judge
-from abaton.governance.consent_registry import Registry
-from abaton.governance.consent_status import Published
-from abaton.governance.identifiers import moment, stamp
+from abaton.governance.audit_log import AuditEntry, append_in
+from abaton.governance.consent import ConsentAction, ConsentQuery, DenialReason, evaluate_consent
+from abaton.governance.consent_registry import ConsentRegistry
+from abaton.governance.consent_status import PublishedStudy
+from abaton.governance.timestamps import parse_timestamp, to_timestamp
 from abaton.store import Database, insert_new
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
-    """Everybody whose consent was in force at one moment for one purpose.
+class CohortSnapshot:
+    """Subjects whose consent was in force at one time for one purpose.
 
-    Its id is the fingerprint of study, document, purpose and members: the same people give the same id. What it was
-    made from is kept with it, so that the next one of the same people costs no more than what has changed.
+    The id is the digest of study, document, purpose and members, so equal cohorts have equal ids. `candidates` and
+    `eligible` are the inputs, kept so that an unchanged cohort is recognised without reading consents.
     """
 
     id: str
     study: str
     document: str
-    purpose: Action
-    at: str
+    purpose: ConsentAction
+    taken_at: str
     members: tuple[str, ...]
-    among: Sequence[str] | None = field(default=None, repr=False, compare=False)
-    allowed: frozenset[str] = field(default=frozenset(), repr=False, compare=False)
+    candidates: Sequence[str] | None = field(default=None, repr=False, compare=False)
+    eligible: frozenset[str] = field(default=frozenset(), repr=False, compare=False)
 
 
 def take_snapshot(
-    registry: Registry,
+    registry: ConsentRegistry,
     study: str,
-    purpose: Action,
+    purpose: ConsentAction,
     when: datetime,
-    among: Sequence[str] | None = None,
-    last: Snapshot | None = None,
-) -> Snapshot:
-    """Write down who is in at this moment: those whose consent is in force, among some people or all.
+    candidates: Sequence[str] | None = None,
+    last: CohortSnapshot | None = None,
+) -> CohortSnapshot:
+    """Take a cohort snapshot: record which candidates have a consent in force now.
 
     Args:
-        registry: The consents.
+        registry: The consent registry.
         study: The study.
-        purpose: What is about to be done.
-        when: The moment.
-        among: The tags of those who come into question, sorted; everybody if not given.
-        last: The snapshot that was taken before, if there is one.
+        purpose: The action that follows.
+        when: The current time.
+        candidates: Sorted pseudonyms of the subjects in question; all subjects if None.
+        last: The previous snapshot, if any.
     """
 
-    def work(connection: sql.Connection) -> Snapshot:
-        document, allowed = registry.who_may_in(connection, study, purpose, when)
-        if last is not None and _is_same(last, document, among, allowed) and _is_kept(connection, last.id):
-            made = replace(last, at=stamp(when))
+    def work(connection: sql.Connection) -> CohortSnapshot:
+        document, eligible = registry.eligible_subjects_in(connection, study, purpose, when)
+        if (
+            last is not None
+            and _is_same(last, document, candidates, eligible)
+            and _is_stored(connection, last.id)
+        ):
+            snapshot = replace(last, taken_at=to_timestamp(when))
         else:
-            people = sorted(allowed) if among is None else among
-            inside = tuple(subject for subject in people if subject in allowed)
-            members = hashlib.sha256("\n".join(inside).encode()).hexdigest()
-            about = {"study": study, "document": document, "purpose": purpose.value, "members": members}
-            made = Snapshot(digest(about), study, document, purpose, stamp(when), inside, among, allowed)
-            _keep(connection, made, last)
+            subjects = sorted(eligible) if candidates is None else candidates
+            included = tuple(subject for subject in subjects if subject in eligible)
+            members = hashlib.sha256("\n".join(included).encode()).hexdigest()
+            identity = {"study": study, "document": document, "purpose": purpose.value, "members": members}
+            snapshot = CohortSnapshot(
+                canonical_digest(identity),
+                study,
+                document,
+                purpose,
+                to_timestamp(when),
+                included,
+                candidates,
+                eligible,
+            )
+            _store_snapshot(connection, snapshot, last)
         detail: dict[str, str | int] = {
-            "snapshot": made.id, "members": len(made.members), "purpose": purpose.value,
+            "snapshot": snapshot.id, "members": len(snapshot.members), "purpose": purpose.value,
         }  # fmt: skip
-        append_in(connection, Entry("cohort-taken", study=study, detail=detail), when)
-        return made
+        append_in(connection, AuditEntry("cohort-taken", study=study, detail=detail), when)
+        return snapshot
 
     return registry.database.write(work, lock=f"cohort/{study}")
 
 
-def _is_same(last: Snapshot, document: str, among: Sequence[str] | None, allowed: frozenset[str]) -> bool:
-    return last.allowed is allowed and last.document == document and last.among == among
+def _is_same(
+    last: CohortSnapshot, document: str, candidates: Sequence[str] | None, eligible: frozenset[str]
+) -> bool:
+    return last.eligible is eligible and last.document == document and last.candidates == candidates
 
 
-def _is_kept(connection: sql.Connection, snapshot: str) -> bool:
+def _is_stored(connection: sql.Connection, snapshot: str) -> bool:
     table = schema.snapshots
-    return connection.scalar(sql.select(table.c.at).where(table.c.snapshot == snapshot)) is not None
+    return connection.scalar(sql.select(table.c.taken_at).where(table.c.snapshot == snapshot)) is not None
 
 
-def _keep(connection: sql.Connection, made: Snapshot, last: Snapshot | None) -> None:
-    """Write a snapshot down: whole, or by how it differs from the one before if that is little."""
-    if _is_kept(connection, made.id):
+def _store_snapshot(
+    connection: sql.Connection, snapshot: CohortSnapshot, last: CohortSnapshot | None
+) -> None:
+    """Store a cohort snapshot in full, or as a small difference from the previous one."""
+    if _is_stored(connection, snapshot.id):
         return
-    before = frozenset(last.members) if last is not None and _is_kept(connection, last.id) else frozenset()
-    now = frozenset(made.members)
-    new, gone = now - before, before - now
-    base = last.id if last is not None and len(new) + len(gone) < len(now) // 2 else ""
+    before = frozenset(last.members) if last is not None and _is_stored(connection, last.id) else frozenset()
+    now = frozenset(snapshot.members)
+    added, removed = now - before, before - now
+    base = last.id if last is not None and len(added) + len(removed) < len(now) // 2 else ""
     if not base:
-        new, gone = now, frozenset()
-    row = {"snapshot": made.id, "study": made.study, "document": made.document, "purpose": made.purpose.value}
-    connection.execute(schema.snapshots.insert().values(**row, at=made.at, base=base))
-    if new:
-        rows = [{"snapshot": made.id, "subject": subject, "left": ""} for subject in sorted(new)]
+        added, removed = now, frozenset()
+    row = {
+        "snapshot": snapshot.id,
+        "study": snapshot.study,
+        "document": snapshot.document,
+        "purpose": snapshot.purpose.value,
+    }
+    connection.execute(schema.snapshots.insert().values(**row, taken_at=snapshot.taken_at, base=base))
+    if added:
+        rows = [{"snapshot": snapshot.id, "subject": subject, "removed_at": ""} for subject in sorted(added)]
         connection.execute(schema.members.insert(), rows)
-    if gone:
-        out = [{"snapshot": made.id, "subject": subject} for subject in sorted(gone)]
-        connection.execute(schema.leavers.insert(), out)
+    if removed:
+        removal_rows = [{"snapshot": snapshot.id, "subject": subject} for subject in sorted(removed)]
+        connection.execute(schema.snapshot_removals.insert(), removal_rows)
 
 
-def members_of(database: Database, snapshot: str) -> list[str]:
-    """Who is in a snapshot now: those who left it since are gone."""
-    return database.read(lambda connection: sorted(members_in(connection, snapshot)))
+def snapshot_members(database: Database, snapshot_id: str) -> list[str]:
+    """Return the subjects in a cohort snapshot, without those removed since."""
+    return database.read(lambda connection: sorted(members_in(connection, snapshot_id)))
 
 
 def members_in(connection: sql.Connection, snapshot: str) -> set[str]:
-    """The same inside a transaction."""
-    members, leavers = schema.members, schema.leavers
-    inside: set[str] = set()
+    """Return the subjects in a cohort snapshot inside a transaction."""
+    members, removals = schema.members, schema.snapshot_removals
+    included: set[str] = set()
     known: set[str] = set()
-    for each in _line(connection, snapshot):  # the newest first: it decides about those whom it names
-        here = sql.select(members.c.subject, members.c.left).where(members.c.snapshot == each)
-        for subject, left in connection.execute(here):
-            if subject not in known and not left:
-                inside.add(subject)
+    for snapshot_id in _base_chain(
+        connection, snapshot
+    ):  # the latest snapshot first: it decides for its subjects
+        selection = sql.select(members.c.subject, members.c.removed_at).where(
+            members.c.snapshot == snapshot_id
+        )
+        for subject, removed_at in connection.execute(selection):
+            if subject not in known and not removed_at:
+                included.add(subject)
             known.add(subject)
-        known |= set(connection.scalars(sql.select(leavers.c.subject).where(leavers.c.snapshot == each)))
-    return inside
+        known |= set(
+            connection.scalars(sql.select(removals.c.subject).where(removals.c.snapshot == snapshot_id))
+        )
+    return included
 
 
-def _line(connection: sql.Connection, snapshot: str) -> Iterator[str]:
-    """A snapshot, the one it is told by, and so on."""
+def _base_chain(connection: sql.Connection, snapshot: str) -> Iterator[str]:
+    """Yield a cohort snapshot, the snapshot it is a difference from, and so on."""
     table = schema.snapshots
     while snapshot:
         yield snapshot
-        chosen = sql.select(table.c.base).where(table.c.snapshot == snapshot)
-        snapshot = str(connection.scalar(chosen) or "")
+        selection = sql.select(table.c.base).where(table.c.snapshot == snapshot)
+        snapshot = str(connection.scalar(selection) or "")
 
 
-def note_round(database: Database, run: str, number: int, snapshot: Snapshot, when: datetime) -> None:
-    """Write down that a training round used a cohort; noting it twice is noting it once."""
+def record_round(
+    database: Database, run: str, round_number: int, snapshot: CohortSnapshot, when: datetime
+) -> None:
+    """Record the cohort of a training round; idempotent."""
 
     def work(connection: sql.Connection) -> None:
-        row = {"study": snapshot.study, "run": run, "round": number}
-        insert_new(connection, schema.rounds, [{**row, "snapshot": snapshot.id, "at": stamp(when)}])
+        row = {"study": snapshot.study, "run": run, "round": round_number}
+        insert_new(
+            connection, schema.rounds, [{**row, "snapshot": snapshot.id, "recorded_at": to_timestamp(when)}]
+        )
 
     database.write(work)
 
 
 def rounds_with(database: Database, study: str, subject: str) -> list[tuple[str, int]]:
-    """The training rounds that used a person's records, as (run, round)."""
-    rounds, snapshots, members, leavers = schema.rounds, schema.snapshots, schema.members, schema.leavers
+    """Return the training rounds whose cohort contains a subject, as (run, round)."""
+    rounds, snapshots, members, removals = (
+        schema.rounds,
+        schema.snapshots,
+        schema.members,
+        schema.snapshot_removals,
+    )
 
     def work(connection: sql.Connection) -> list[tuple[str, int]]:
-        told = sql.select(snapshots.c.snapshot, snapshots.c.base).where(snapshots.c.study == study)
-        bases = {row.snapshot: row.base for row in connection.execute(told)}
-        came = sql.select(members.c.snapshot).where(members.c.subject == subject)
-        went = sql.select(leavers.c.snapshot).where(leavers.c.subject == subject)
-        inside = dict.fromkeys(connection.scalars(went), False) | dict.fromkeys(
-            connection.scalars(came), True
+        bases_query = sql.select(snapshots.c.snapshot, snapshots.c.base).where(snapshots.c.study == study)
+        bases = {row.snapshot: row.base for row in connection.execute(bases_query)}
+        added = sql.select(members.c.snapshot).where(members.c.subject == subject)
+        removed = sql.select(removals.c.snapshot).where(removals.c.subject == subject)
+        membership = dict.fromkeys(connection.scalars(removed), False) | dict.fromkeys(
+            connection.scalars(added), True
         )
-        chosen = sql.select(rounds).where(rounds.c.study == study).order_by(rounds.c.run, rounds.c.round)
+        selection = sql.select(rounds).where(rounds.c.study == study).order_by(rounds.c.run, rounds.c.round)
         return [
             (row.run, row.round)
-            for row in connection.execute(chosen)
-            if _is_inside(row.snapshot, bases, inside)
+            for row in connection.execute(selection)
+            if _is_member(row.snapshot, bases, membership)
         ]
 
     return database.read(work)
 
 
-def _is_inside(snapshot: str, bases: Mapping[str, str], inside: dict[str, bool]) -> bool:
-    """Whether a person is in a snapshot that may be told by another; what is found is added to what is known."""
-    way = []
-    while snapshot and snapshot not in inside:
-        way.append(snapshot)
+def _is_member(snapshot: str, bases: Mapping[str, str], membership: dict[str, bool]) -> bool:
+    """Return whether a subject is in a cohort snapshot or inherits membership from its base; memoised."""
+    visited = []
+    while snapshot and snapshot not in membership:
+        visited.append(snapshot)
         snapshot = bases.get(snapshot, "")
-    found = inside.get(snapshot, False)
-    inside |= dict.fromkeys(way, found)
-    return found
+    is_member = membership.get(snapshot, False)
+    membership |= dict.fromkeys(visited, is_member)
+    return is_member
 
 
 def mark_rounds(database: Database, study: str, subject: str, when: datetime) -> list[tuple[str, int]]:
-    """Mark the rounds that used a person who has withdrawn, and list them; those who retrain look for the marks."""
-    found = rounds_with(database, study, subject)
-    if found:
+    """Mark the training rounds whose cohort contains a withdrawn subject, for retraining; return them."""
+    used = rounds_with(database, study, subject)
+    if used:
         rows = [
-            {"study": study, "run": run, "round": number, "subject": subject, "at": stamp(when)}
-            for run, number in found
+            {
+                "study": study,
+                "run": run,
+                "round": round_number,
+                "subject": subject,
+                "marked_at": to_timestamp(when),
+            }
+            for run, round_number in used
         ]
-        database.write(lambda connection: insert_new(connection, schema.marks, rows))
+        database.write(lambda connection: insert_new(connection, schema.marked_rounds, rows))
     return marked_rounds(database, study, subject)
 
 
 def marked_rounds(database: Database, study: str, subject: str) -> list[tuple[str, int]]:
-    """The rounds of a study that are marked because they used a person who has withdrawn since."""
-    table = schema.marks
-    chosen = sql.select(table.c.run, table.c.round).where(table.c.study == study, table.c.subject == subject)
-    ordered = chosen.order_by(table.c.run, table.c.round)
+    """Return the rounds of a study that are marked because their cohort contained a withdrawn subject."""
+    table = schema.marked_rounds
+    selection = sql.select(table.c.run, table.c.round).where(
+        table.c.study == study, table.c.subject == subject
+    )
+    ordered = selection.order_by(table.c.run, table.c.round)
     return database.read(lambda connection: [(row.run, row.round) for row in connection.execute(ordered)])
 
 
-def leave_cohorts(database: Database, study: str, subject: str, when: datetime) -> None:
-    """Take a person out of every cohort of a study; that he was in remains known, to find the rounds that used him."""
+def remove_from_cohorts(database: Database, study: str, subject: str, when: datetime) -> None:
+    """Remove a subject from all cohorts of a study; past membership stays recorded to find the rounds."""
     members, snapshots = schema.members, schema.snapshots
-    ours = sql.select(snapshots.c.snapshot).where(snapshots.c.study == study)
-    chosen = members.update().where(
-        members.c.subject == subject, members.c.left == "", members.c.snapshot.in_(ours)
+    study_snapshots = sql.select(snapshots.c.snapshot).where(snapshots.c.study == study)
+    update = members.update().where(
+        members.c.subject == subject, members.c.removed_at == "", members.c.snapshot.in_(study_snapshots)
     )
-    database.write(lambda connection: connection.execute(chosen.values(left=stamp(when))))
+    database.write(lambda connection: connection.execute(update.values(removed_at=to_timestamp(when))))
 
 
-FLOOR = 5
+MIN_CELL_COUNT = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Cohort:
-    """The newest cohort of a study for one purpose: when it was taken, and how many people are in it."""
+class CohortSummary:
+    """Latest cohort of a study for one purpose: time, and number of subjects as a range."""
 
     purpose: str
-    at: str
-    people: str
+    taken_at: str
+    subjects: str
 
 
 @dataclass(frozen=True, slots=True)
-class StudyCensus:
-    """One study in numbers.
+class StudyCounts:
+    """Counts of one study.
 
     Attributes:
-        study: its name, title and version; since when and until when it runs, and whether it is open.
-        in_force, expired, withdrawn, other: how many consents are so today, as ranges.
-        pending: how many withdrawals are under way, as a range; since how many days the oldest of them.
-        cohorts: the newest of each purpose.
+        study: Its id; with title, version, period and whether it is open.
+        in_force, expired, withdrawn, other: Numbers of consents, as ranges.
+        pending: Number of pending withdrawals, as a range, and the age of the oldest in days.
+        cohorts: Latest cohort of each purpose.
     """
 
     study: str
@@ -247,98 +292,109 @@ class StudyCensus:
     withdrawn: str
     other: str
     pending: str
-    oldest_days: int | None
-    cohorts: tuple[Cohort, ...]
+    oldest_pending_days: int | None
+    cohorts: tuple[CohortSummary, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Chain:
-    """The audit chain: how many entries it has, and when the newest was written."""
+class AuditSummary:
+    """Length of the audit log and time of the latest entry."""
 
     length: int
     newest: str
 
 
-def told(number: int, floor: int = FLOOR) -> str:
-    """A number of people as the range it lies in.
+def count_range(count: int, min_cell_count: int = MIN_CELL_COUNT) -> str:
+    """Return the range of width `min_cell_count` that contains a count of a study's consents or cohort.
 
-    >>> told(0), told(4), told(5), told(123), told(123, 10)
+    >>> count_range(0), count_range(4), count_range(5), count_range(123), count_range(123, 10)
     ('0–4', '0–4', '5–9', '120–124', '120–129')
     """
-    low = number // floor * floor
-    return f"{low}–{low + floor - 1}"
+    low = count // min_cell_count * min_cell_count
+    return f"{low}–{low + min_cell_count - 1}"
 
 
-def census(database: Database, when: datetime) -> list[StudyCensus]:
-    """All studies of a governance database, in numbers."""
-    return [_study(database, found, when) for found in Registry(database).studies()]
+def study_counts(database: Database, when: datetime) -> list[StudyCounts]:
+    """Return the counts of consents, withdrawals and cohorts of all studies of a governance database."""
+    return [_count_study(database, study, when) for study in ConsentRegistry(database).studies()]
 
 
-def chain(database: Database) -> Chain:
-    """The audit chain, at a glance; whether it is sound is told by :func:`abaton.governance.verify`."""
+def summarise_audit_log(database: Database) -> AuditSummary:
+    """Return length and latest entry of the audit log, for display beside the cohort counts."""
     table = schema.audit
-    chosen = sql.select(table.c.sequence, table.c.body).order_by(table.c.sequence.desc()).limit(1)
-    last = database.read(lambda connection: connection.execute(chosen).first())
+    selection = sql.select(table.c.sequence, table.c.body).order_by(table.c.sequence.desc()).limit(1)
+    last = database.read(lambda connection: connection.execute(selection).first())
     if last is None:
-        return Chain(0, "")
+        return AuditSummary(0, "")
     try:
         newest = str(json.loads(last.body)["at"])
     except (ValueError, KeyError, TypeError):
         newest = "unreadable"
-    return Chain(last.sequence + 1, newest)
+    return AuditSummary(last.sequence + 1, newest)
 
 
-def _study(database: Database, found: Published, when: datetime) -> StudyCensus:
-    content = json.loads(found.content)
-    floor = max(FLOOR, _floor(content))
-    counted = database.read(lambda connection: _consents(connection, found, when))
-    pending, oldest = database.read(lambda connection: _pending(connection, found.study))
-    groups = (Reason.IN_FORCE, Reason.EXPIRED, Reason.WITHDRAWN)
-    in_force, expired, withdrawn = (told(counted[reason], floor) for reason in groups)
-    rest = told(sum(counted.values()) - sum(counted[reason] for reason in groups), floor)
+def _count_study(database: Database, study: PublishedStudy, when: datetime) -> StudyCounts:
+    content = json.loads(study.content)
+    min_cell_count = max(MIN_CELL_COUNT, _min_cell_count(content))
+    counts = database.read(lambda connection: _count_consents(connection, study, when))
+    pending, oldest = database.read(lambda connection: _count_pending(connection, study.study))
+    groups = (DenialReason.IN_FORCE, DenialReason.EXPIRED, DenialReason.WITHDRAWN)
+    in_force, expired, withdrawn = (count_range(counts[reason], min_cell_count) for reason in groups)
+    other = count_range(sum(counts.values()) - sum(counts[reason] for reason in groups), min_cell_count)
     title = content.get("study", {}).get("title") if isinstance(content.get("study"), dict) else None
-    cohorts = database.read(lambda connection: _cohorts(connection, found.study, floor))
-    days = (when - moment(oldest)).days if oldest else None
-    return StudyCensus(
-        found.study, str(title or found.study), found.version, found.published, found.ends, found.is_open(when),
-        in_force, expired, withdrawn, rest, told(pending, floor), days, cohorts,
+    cohorts = database.read(lambda connection: _latest_cohorts(connection, study.study, min_cell_count))
+    days = (when - parse_timestamp(oldest)).days if oldest else None
+    return StudyCounts(
+        study.study, str(title or study.study), study.version, study.published, study.ends, study.is_open(when),
+        in_force, expired, withdrawn, other, count_range(pending, min_cell_count), days, cohorts,
     )  # fmt: skip
 
 
-def _floor(content: dict[str, object]) -> int:
-    part = content.get("deidentification")
-    floor = part.get("count_floor") if isinstance(part, dict) else None
-    return floor if isinstance(floor, int) else FLOOR
+def _min_cell_count(content: dict[str, object]) -> int:
+    section = content.get("privacy")
+    min_cell_count = section.get("min_cell_count") if isinstance(section, dict) else None
+    return min_cell_count if isinstance(min_cell_count, int) else MIN_CELL_COUNT
 
 
-def _consents(connection: sql.Connection, found: Published, when: datetime) -> Counter[Reason]:
-    """How many of those who ever said yes to a study stand where, by their newest consents alone."""
+def _count_consents(
+    connection: sql.Connection, published: PublishedStudy, when: datetime
+) -> Counter[DenialReason]:
+    """Count the subjects of a study by the decision of their latest consents, for display with its cohorts."""
     table, subjects = schema.consents, schema.subjects
-    chosen = sql.select(table.c.subject, table.c.study, table.c.resource).where(
-        table.c.study.in_(("", found.study))
+    selection = sql.select(table.c.subject, table.c.study, table.c.resource).where(
+        table.c.study.in_(("", published.study))
     )
-    newest = {(r.subject, r.study): r.resource for r in connection.execute(chosen.order_by(table.c.version))}
-    left = set(
+    latest = {
+        (r.subject, r.study): r.resource for r in connection.execute(selection.order_by(table.c.version))
+    }
+    withdrawn = set(
         connection.scalars(
             sql.select(subjects.c.subject).where(
-                subjects.c.study == found.study, subjects.c.state == "withdrawn"
+                subjects.c.study == published.study, subjects.c.state == "withdrawn"
             )
         )
     )
-    out = set(connection.scalars(sql.select(schema.opt_outs.c.subject)))
-    counted: Counter[Reason] = Counter()
-    for (subject, study), resource in newest.items():
+    opted_out = set(connection.scalars(sql.select(schema.opt_outs.c.subject)))
+    counts: Counter[DenialReason] = Counter()
+    for (subject, study), resource in latest.items():
         if not study:
             continue
-        reason = judge(_read(resource), Ask(subject, study, found.document, Action.COLLECT), when)
-        if subject in out:
-            reason = Reason.OPTED_OUT
-        elif subject in left:
-            reason = Reason.WITHDRAWN
-        elif reason.allows and not judge(_read(newest.get((subject, ""), "")), Ask(subject), when).allows:
-            reason = Reason.NOT_OPTED_IN
-        counted[reason] += 1
-    return counted
+        reason = evaluate_consent(
+            _read(resource), ConsentQuery(subject, study, published.document, ConsentAction.COLLECT), when
+        )
+        if subject in opted_out:
+            reason = DenialReason.OPTED_OUT
+        elif subject in withdrawn:
+            reason = DenialReason.WITHDRAWN
+        elif (
+            reason.permits
+            and not evaluate_consent(
+                _read(latest.get((subject, ""), "")), ConsentQuery(subject), when
+            ).permits
+        ):
+            reason = DenialReason.NOT_OPTED_IN
+        counts[reason] += 1
+    return counts
 
 
 def _read(resource: str) -> object:
@@ -348,20 +404,24 @@ def _read(resource: str) -> object:
         return {}
 
 
-def _pending(connection: sql.Connection, study: str) -> tuple[int, str]:
+def _count_pending(connection: sql.Connection, study: str) -> tuple[int, str]:
     table = schema.withdrawals
-    chosen = sql.select(sql.func.count(), sql.func.min(table.c.since)).where(
+    selection = sql.select(sql.func.count(), sql.func.min(table.c.opened_at)).where(
         table.c.study == study, table.c.step != schema.DONE
     )
-    number, oldest = connection.execute(chosen).one()
-    return number, oldest or ""
+    count, oldest = connection.execute(selection).one()
+    return count, oldest or ""
 
 
-def _cohorts(connection: sql.Connection, study: str, floor: int) -> tuple[Cohort, ...]:
+def _latest_cohorts(connection: sql.Connection, study: str, min_cell_count: int) -> tuple[CohortSummary, ...]:
     snapshots = schema.snapshots
-    chosen = sql.select(snapshots).where(snapshots.c.study == study).order_by(snapshots.c.at)
-    newest = {row.purpose: row for row in connection.execute(chosen)}
-    made = []
-    for purpose, row in sorted(newest.items()):
-        made.append(Cohort(purpose, row.at, told(len(members_in(connection, row.snapshot)), floor)))
-    return tuple(made)
+    selection = sql.select(snapshots).where(snapshots.c.study == study).order_by(snapshots.c.taken_at)
+    latest = {row.purpose: row for row in connection.execute(selection)}
+    summaries = []
+    for purpose, row in sorted(latest.items()):
+        summaries.append(
+            CohortSummary(
+                purpose, row.taken_at, count_range(len(members_in(connection, row.snapshot)), min_cell_count)
+            )
+        )
+    return tuple(summaries)

@@ -1,11 +1,12 @@
-"""Consents as FHIR R4 Consent resources, and the one question that matters: does this allow that, now?
+"""FHIR R4 Consent resources: construction, and evaluation whether an action is permitted at a given time.
+
+A consent that is absent, expired, unclear or malformed denies, with a code that states why. A study consent contains
+the digest of the study document, so a new version of the document needs a new consent.
 
 Invariants:
-(1) whatever is not a clear yes is a no, with a code that says why;
-(2) between two neighbouring moments of :func:`edges` no answer changes, so that :func:`windows` tells all of it.
-
-Whatever is absent, expired, unclear or malformed means no, with a code that says why. A consent to a study is pinned to
-the fingerprint of its document: a new version of the document needs a new consent.
+(1) a consent permits only what it clearly permits; everything else is denied with a reason;
+(2) no decision changes between two neighbouring times of :func:`change_times`, so :func:`permitted_periods` is
+complete.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from itertools import pairwise
 from typing import Any, Self
 from urllib.parse import quote
 
-from abaton.canonical_json import digest
-from abaton.governance.identifiers import day_end, day_start, first_moment, last_moment, stamp
+from abaton.canonical_json import canonical_digest
+from abaton.governance.timestamps import day_end, day_start, earliest_time, latest_time, to_timestamp
 
 Json = dict[str, Any]
 Window = tuple[datetime, datetime | None]
-"""A stretch of time: its first moment, and the first one after it; nothing if it does not end."""
+"""Time interval: first instant, and first instant after it (None if open-ended)."""
 
 _SCOPE = "http://terminology.hl7.org/CodeSystem/consentscope"
 _ACTION = "http://terminology.hl7.org/CodeSystem/consentaction"
@@ -33,19 +34,19 @@ _TYPES = "http://hl7.org/fhir/resource-types"
 NOTIFY = "urn:abaton:study-notification"
 SYSTEMS = frozenset({_SCOPE, _ACTION, _LOINC, _ACT, _TYPES})
 CODES = frozenset({"research", "59284-0", "HRESCH", "CLINTRCH", "collect", "disclose", "use"})
-_KNOWN = {"type", "period", "action", "class", "provision", "purpose", "id"}
+_KNOWN_ELEMENTS = {"type", "period", "action", "class", "provision", "purpose", "id"}
 
 
-class Action(StrEnum):
-    """What a consent can allow (HL7's consent actions)."""
+class ConsentAction(StrEnum):
+    """Action that a consent can permit (HL7 consent actions)."""
 
     COLLECT = "collect"
     SEND = "disclose"
     TRAIN = "use"
 
 
-class Reason(StrEnum):
-    """Why something is allowed or not."""
+class DenialReason(StrEnum):
+    """Result of a consent decision: in force, or the reason for denial."""
 
     IN_FORCE = "in-force"
     ABSENT = "absent"
@@ -66,231 +67,243 @@ class Reason(StrEnum):
     NO_SUBJECT = "no-subject"
 
     @property
-    def allows(self) -> bool:
-        """Whether it is a yes."""
-        return self is Reason.IN_FORCE
+    def permits(self) -> bool:
+        """Whether this result of evaluating a consent permits the action."""
+        return self is DenialReason.IN_FORCE
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
-    """The question that a consent must answer.
+class ConsentQuery:
+    """Question whether an action on a subject's records is permitted.
 
     Args:
-        subject: The tag of the person.
-        study: The study, or empty for the general wish to be told of studies.
-        document: The fingerprint of the study's current document.
-        action: What is to be done.
-        kind: The type of resource it is to be done with; empty for a person as a whole.
+        subject: Registry pseudonym of the subject.
+        study: The study; empty for the general opt-in.
+        document: Digest of the current study document.
+        action: The requested action.
+        resource_type: FHIR type of the record; empty for the subject as a whole.
     """
 
     subject: str
     study: str = ""
     document: str = ""
-    action: Action = Action.COLLECT
-    kind: str = ""
+    action: ConsentAction = ConsentAction.COLLECT
+    resource_type: str = ""
 
 
 def make_consent(
-    ask: Ask,
+    query: ConsentQuery,
     start: datetime,
     end: datetime | None,
     *,
-    actions: Iterable[Action] = tuple(Action),
-    kinds: Iterable[str] = (),
-    except_kinds: Iterable[str] = (),
+    actions: Iterable[ConsentAction] = tuple(ConsentAction),
+    resource_types: Iterable[str] = (),
+    excluded_types: Iterable[str] = (),
 ) -> Json:
-    """A Consent resource that says yes to a study, or to being told of studies.
+    """Construct a FHIR Consent resource for a study, or a general opt-in to studies.
 
     Args:
-        ask: Who says yes to which document of which study.
-        start: From when it holds.
-        end: Until when it holds; nothing if until it is withdrawn.
-        actions: What may be done.
-        kinds: The only resource types it holds for; none named means all.
-        except_kinds: Resource types that are left out.
+        query: Subject, study and document that the consent refers to.
+        start: Start of validity.
+        end: End of validity; None if valid until withdrawn.
+        actions: Permitted actions.
+        resource_types: The only resource types that are permitted; empty means all.
+        excluded_types: Resource types that are denied.
     """
-    period = {"start": stamp(start)} | ({"end": stamp(end)} if end else {})
+    period = {"start": to_timestamp(start)} | ({"end": to_timestamp(end)} if end else {})
     provision: Json = {"type": "permit", "period": period, "purpose": [_coding(_ACT, "HRESCH")]}
-    if ask.study:
+    if query.study:
         provision["action"] = [{"coding": [_coding(_ACTION, action.value)]} for action in actions]
-    if named := sorted(kinds):
-        provision["class"] = [_coding(_TYPES, kind) for kind in named]
-    if left_out := sorted(except_kinds):
-        provision["provision"] = [{"type": "deny", "class": [_coding(_TYPES, kind) for kind in left_out]}]
+    if included := sorted(resource_types):
+        provision["class"] = [_coding(_TYPES, type_) for type_ in included]
+    if excluded := sorted(excluded_types):
+        provision["provision"] = [{"type": "deny", "class": [_coding(_TYPES, type_) for type_ in excluded]}]
     return {
         "resourceType": "Consent",
         "status": "active",
         "scope": {"coding": [_coding(_SCOPE, "research")]},
         "category": [{"coding": [_coding(_LOINC, "59284-0")]}],
-        "patient": {"reference": f"Patient/{ask.subject}"},
-        "dateTime": stamp(start),
-        "policy": [{"uri": uri} for uri in _policies(ask)],
+        "patient": {"reference": f"Patient/{query.subject}"},
+        "dateTime": to_timestamp(start),
+        "policy": [{"uri": uri} for uri in _policies(query)],
         "provision": provision,
     }
 
 
-def ended(consent: Json, when: datetime) -> Json:
-    """The same consent, no longer in force."""
-    return {**consent, "status": "inactive", "dateTime": stamp(when)}
+def deactivate(consent: Json, when: datetime) -> Json:
+    """Return a FHIR Consent resource with status `inactive` and a new date."""
+    return {**consent, "status": "inactive", "dateTime": to_timestamp(when)}
 
 
-def judge(consent: object, ask: Ask, when: datetime) -> Reason:
-    """Whether a Consent resource answers a question with yes at some moment, or why not."""
+def evaluate_consent(consent: object, query: ConsentQuery, when: datetime) -> DenialReason:
+    """Evaluate a FHIR Consent: return whether it permits the queried action at a time, or the denial reason."""
     if consent is None:
-        return Reason.ABSENT
+        return DenialReason.ABSENT
     try:
-        return _judge(consent, ask, when)
+        return _evaluate(consent, query, when)
     except (KeyError, TypeError, AttributeError, IndexError, ValueError):
-        return Reason.MALFORMED
+        return DenialReason.MALFORMED
 
 
-def _judge(consent: Any, ask: Ask, when: datetime) -> Reason:
+def _evaluate(consent: Any, query: ConsentQuery, when: datetime) -> DenialReason:
     if consent["resourceType"] != "Consent" or not isinstance(consent["provision"], dict):
-        return Reason.MALFORMED
+        return DenialReason.MALFORMED
     if consent["status"] != "active":
-        return Reason.NOT_ACTIVE
+        return DenialReason.NOT_ACTIVE
     if "implicitRules" in consent or "modifierExtension" in consent:
-        return Reason.UNCLEAR  # they may turn the meaning round
+        return DenialReason.UNCLEAR  # these elements may change the meaning
     if not _has(consent["scope"], _SCOPE, {"research"}):
-        return Reason.OTHER_SCOPE
-    if consent["patient"]["reference"] != f"Patient/{ask.subject}":
-        return Reason.OTHER_SUBJECT
+        return DenialReason.OTHER_SCOPE
+    if consent["patient"]["reference"] != f"Patient/{query.subject}":
+        return DenialReason.OTHER_SUBJECT
     policies = {policy["uri"] for policy in consent["policy"]}
-    study, *document = _policies(ask)
+    study, *document = _policies(query)
     if study not in policies:
-        return Reason.OTHER_STUDY
+        return DenialReason.OTHER_STUDY
     if policies != {study, *document}:
-        return Reason.OTHER_DOCUMENT
-    return _permits(consent["provision"], ask, when)
+        return DenialReason.OTHER_DOCUMENT
+    return _permits(consent["provision"], query, when)
 
 
-def _policies(ask: Ask) -> list[str]:
-    if not ask.study:
+def _policies(query: ConsentQuery) -> list[str]:
+    if not query.study:
         return [NOTIFY]
-    return [f"urn:abaton:study:{quote(ask.study, safe='')}", f"urn:sha256:{ask.document}"]
+    return [f"urn:abaton:study:{quote(query.study, safe='')}", f"urn:sha256:{query.document}"]
 
 
-def _permits(provision: Mapping[str, Any], ask: Ask, when: datetime) -> Reason:
-    if provision["type"] != "permit" or set(provision) - _KNOWN:
-        return Reason.UNCLEAR
-    reason = _in_time(provision["period"], when)
-    if not reason.allows:
+def _permits(provision: Mapping[str, Any], query: ConsentQuery, when: datetime) -> DenialReason:
+    if provision["type"] != "permit" or set(provision) - _KNOWN_ELEMENTS:
+        return DenialReason.UNCLEAR
+    reason = _period_decision(provision["period"], when)
+    if not reason.permits:
         return reason
-    if ask.study:
-        allowed = [action for action in provision["action"] if _has(action, _ACTION, {ask.action.value})]
+    if query.study:
+        allowed = [action for action in provision["action"] if _has(action, _ACTION, {query.action.value})]
         if not allowed:
-            return Reason.NOT_PERMITTED
+            return DenialReason.NOT_PERMITTED
     if not all(_is_research(code) for code in provision.get("purpose", [])):
-        return Reason.UNCLEAR
-    if "class" in provision and ask.kind and not _names(provision["class"], ask.kind):
-        return Reason.NOT_PERMITTED
-    for part in provision.get("provision", []):
-        reason = _denies(part, ask, when)
-        if not reason.allows:
+        return DenialReason.UNCLEAR
+    if (
+        "class" in provision
+        and query.resource_type
+        and not _names_type(provision["class"], query.resource_type)
+    ):
+        return DenialReason.NOT_PERMITTED
+    for nested in provision.get("provision", []):
+        reason = _denies(nested, query, when)
+        if not reason.permits:
             return reason
-    return Reason.IN_FORCE
+    return DenialReason.IN_FORCE
 
 
-def _denies(part: Mapping[str, Any], ask: Ask, when: datetime) -> Reason:
-    """A nested provision can only take away: a list of resource types, or an action for a stretch of time."""
-    timed = part.get("period", {}).get("start") is not None
-    if part["type"] != "deny" or set(part) - {"type", "class", "action", "period", "id"}:
-        return Reason.UNCLEAR
-    if ("period" in part and not timed) or not (part.get("class") or (timed and part.get("action"))):
-        return Reason.UNCLEAR
-    inside = _in_time(part["period"], when) if timed else Reason.IN_FORCE
-    if inside is Reason.MALFORMED:
-        return inside
-    concerned = "action" not in part or any(_has(a, _ACTION, {ask.action.value}) for a in part["action"])
-    if not inside.allows or not concerned or ("class" in part and not _names(part["class"], ask.kind)):
-        return Reason.IN_FORCE
-    if "class" in part:
-        return Reason.NOT_PERMITTED
-    return Reason.NOT_YET if "end" in part["period"] else Reason.EXPIRED
+def _denies(provision: Mapping[str, Any], query: ConsentQuery, when: datetime) -> DenialReason:
+    """Return the effect of a nested denial in a Consent: on resource types, or on an action within a period."""
+    is_timed = provision.get("period", {}).get("start") is not None
+    if provision["type"] != "deny" or set(provision) - {"type", "class", "action", "period", "id"}:
+        return DenialReason.UNCLEAR
+    if ("period" in provision and not is_timed) or not (
+        provision.get("class") or (is_timed and provision.get("action"))
+    ):
+        return DenialReason.UNCLEAR
+    time_decision = _period_decision(provision["period"], when) if is_timed else DenialReason.IN_FORCE
+    if time_decision is DenialReason.MALFORMED:
+        return time_decision
+    applies_to_action = "action" not in provision or any(
+        _has(a, _ACTION, {query.action.value}) for a in provision["action"]
+    )
+    if (
+        not time_decision.permits
+        or not applies_to_action
+        or ("class" in provision and not _names_type(provision["class"], query.resource_type))
+    ):
+        return DenialReason.IN_FORCE
+    if "class" in provision:
+        return DenialReason.NOT_PERMITTED
+    return DenialReason.NOT_YET if "end" in provision["period"] else DenialReason.EXPIRED
 
 
-def edges(consent: object) -> list[datetime]:
-    """The moments at which a consent's answers can change, in order; none if it cannot be understood."""
+def change_times(consent: object) -> list[datetime]:
+    """Return the sorted times at which a Consent's decision can change; empty if the consent is malformed."""
     try:
         provision = consent["provision"]  # type: ignore[index]
-        found: set[datetime] = set()
+        times: set[datetime] = set()
         for period in (
             provision["period"],
             *(part["period"] for part in provision.get("provision", []) if "period" in part),
         ):
-            found |= {
-                each for each in (first_moment(period["start"]), last_moment(period.get("end"))) if each
+            times |= {
+                time for time in (earliest_time(period["start"]), latest_time(period.get("end"))) if time
             }
-        return sorted(found)
+        return sorted(times)
     except (KeyError, TypeError, AttributeError, IndexError, ValueError):
         return []
 
 
-def windows(consent: object, ask: Ask) -> tuple[Window, ...]:
-    """When a consent answers a question with yes: stretches, each with its first moment and the first one after it.
+def permitted_periods(consent: object, query: ConsentQuery) -> tuple[Window, ...]:
+    """Return the time windows in which a FHIR Consent permits the queried action.
 
     >>> from datetime import UTC
-    >>> ask = Ask("A" * 26, "heart", "ab" * 32)
-    >>> windows(make_consent(ask, datetime(2026, 1, 1, tzinfo=UTC), None), ask)
+    >>> query = ConsentQuery("A" * 26, "heart", "ab" * 32)
+    >>> permitted_periods(make_consent(query, datetime(2026, 1, 1, tzinfo=UTC), None), query)
     ((datetime.datetime(2026, 1, 1, 0, 0, tzinfo=datetime.timezone.utc), None),)
     """
-    found: list[Window] = []
-    moments = edges(consent)
-    for start, end in pairwise([*moments, None]):
+    windows: list[Window] = []
+    times = change_times(consent)
+    for start, end in pairwise([*times, None]):
         assert start is not None  # only the last end is open
-        if not judge(consent, ask, start).allows:
+        if not evaluate_consent(consent, query, start).permits:
             continue
-        if found and found[-1][1] == start:
-            found[-1] = found[-1][0], end
+        if windows and windows[-1][1] == start:
+            windows[-1] = windows[-1][0], end
         else:
-            found.append((start, end))
-    return tuple(found)
+            windows.append((start, end))
+    return tuple(windows)
 
 
 def overlap(one: Iterable[Window], other: Iterable[Window]) -> tuple[Window, ...]:
-    """When both of two lists of stretches hold.
+    """Return the intersection of two lists of permitted time windows of consents.
 
     >>> from datetime import UTC
     >>> a, b, c = (datetime(year, 1, 1, tzinfo=UTC) for year in (2026, 2027, 2028))
     >>> overlap([(a, c)], [(b, None)]) == ((b, c),)
     True
     """
-    others, made = list(other), []
+    second, windows = list(other), []
     for start, end in one:
-        for begin, finish in others:
+        for begin, finish in second:
             first = max(start, begin)
-            last = min((each for each in (end, finish) if each is not None), default=None)
+            last = min((time for time in (end, finish) if time is not None), default=None)
             if last is None or first < last:
-                made.append((first, last))
-    return tuple(sorted(made, key=lambda window: window[0]))
+                windows.append((first, last))
+    return tuple(sorted(windows, key=lambda window: window[0]))
 
 
-def holds(stretches: Iterable[Window], when: datetime) -> bool:
-    """Whether a moment lies in one of some stretches of time."""
-    return any(start <= when and (end is None or when < end) for start, end in stretches)
+def covers(windows: Iterable[Window], when: datetime) -> bool:
+    """Return whether a time is in one of the permitted time windows of a consent."""
+    return any(start <= when and (end is None or when < end) for start, end in windows)
 
 
-def names_kinds(consent: object) -> bool:
-    """Whether a consent holds for some types of resources only, so that each type has to be asked for."""
+def restricts_types(consent: object) -> bool:
+    """Return whether a Consent is limited to some resource types, so that each type needs its own decision."""
     try:
         provision = consent["provision"]  # type: ignore[index]
-        return "class" in provision or any("class" in part for part in provision.get("provision", []))
+        return "class" in provision or any("class" in nested for nested in provision.get("provision", []))
     except (KeyError, TypeError):
         return True
 
 
 @dataclass(frozen=True, slots=True)
-class Permit:
-    """A data permit of a health data access body: for which study document, by whom, until when, for what.
+class DataPermit:
+    """EHDS data permit of a health data access body.
 
     Args:
-        number: The permit's number.
-        authority: Who has issued it.
-        start: Its first day.
-        end: Its last day.
-        purposes: What the data may be used for.
-        document: The fingerprint of the study document that it was given for.
-        actions: What may be done under it.
+        number: Number of the permit.
+        authority: Body that issued it.
+        start: First day of validity.
+        end: Last day of validity.
+        purposes: Permitted purposes.
+        document: Digest of the study document that it was issued for.
+        actions: Permitted actions.
     """
 
     number: str
@@ -299,53 +312,55 @@ class Permit:
     end: date
     purposes: tuple[str, ...]
     document: str
-    actions: tuple[Action, ...] = (Action.COLLECT, Action.TRAIN)
+    actions: tuple[ConsentAction, ...] = (ConsentAction.COLLECT, ConsentAction.TRAIN)
 
-    def reason(self, document: str, purpose: str, when: datetime, action: Action = Action.COLLECT) -> Reason:
-        """Whether it allows an action of a study's document for a purpose at a moment.
+    def reason(
+        self, document: str, purpose: str, when: datetime, action: ConsentAction = ConsentAction.COLLECT
+    ) -> DenialReason:
+        """Return whether the data permit allows an action for a study document and purpose at a time.
 
         >>> from datetime import UTC
-        >>> permit = Permit("7", "body", date(2026, 1, 1), date(2026, 12, 31), ("diagnostic",), "ab")
+        >>> permit = DataPermit("7", "body", date(2026, 1, 1), date(2026, 12, 31), ("diagnostic",), "ab")
         >>> permit.reason("ab", "diagnostic", datetime(2027, 1, 1, tzinfo=UTC))
-        <Reason.EXPIRED: 'expired'>
+        <DenialReason.EXPIRED: 'expired'>
         """
         if document != self.document:
-            return Reason.OTHER_DOCUMENT
+            return DenialReason.OTHER_DOCUMENT
         if purpose not in self.purposes or action not in self.actions:
-            return Reason.NOT_PERMITTED
+            return DenialReason.NOT_PERMITTED
         if when < day_start(self.start):
-            return Reason.NOT_YET
-        return Reason.EXPIRED if when >= day_end(self.end) else Reason.IN_FORCE
+            return DenialReason.NOT_YET
+        return DenialReason.EXPIRED if when >= day_end(self.end) else DenialReason.IN_FORCE
 
     @property
     def digest(self) -> str:
-        """Its fingerprint, as the audit chain has it."""
-        return digest(self.row())
+        """Digest of the data permit, as in the audit log."""
+        return canonical_digest(self.row())
 
     def row(self) -> Json:
-        """The permit as JSON."""
+        """Return the data permit as a JSON object."""
         return {**asdict(self), "start": self.start.isoformat(), "end": self.end.isoformat()}
 
     @classmethod
     def read(cls, row: Json) -> Self:
-        """A permit from JSON."""
+        """Return the data permit of a JSON object."""
         start, end = date.fromisoformat(row["start"]), date.fromisoformat(row["end"])
-        actions = tuple(Action(each) for each in row["actions"])
+        actions = tuple(ConsentAction(action) for action in row["actions"])
         names = {"purposes": tuple(row["purposes"]), "actions": actions, "start": start, "end": end}
         return cls(**{**row, **names})
 
 
-def _in_time(period: Mapping[str, Any], when: datetime) -> Reason:
-    start, end = first_moment(period["start"]), None
+def _period_decision(period: Mapping[str, Any], when: datetime) -> DenialReason:
+    start, end = earliest_time(period["start"]), None
     if "end" in period:
-        end = last_moment(period["end"])
+        end = latest_time(period["end"])
         if end is None:
-            return Reason.MALFORMED
+            return DenialReason.MALFORMED
     if start is None or set(period) - {"start", "end", "id"}:
-        return Reason.MALFORMED
+        return DenialReason.MALFORMED
     if when < start:
-        return Reason.NOT_YET
-    return Reason.EXPIRED if end is not None and when >= end else Reason.IN_FORCE
+        return DenialReason.NOT_YET
+    return DenialReason.EXPIRED if end is not None and when >= end else DenialReason.IN_FORCE
 
 
 def _coding(system: str, code: str) -> Json:
@@ -356,8 +371,8 @@ def _has(concept: Mapping[str, Any], system: str, codes: set[str]) -> bool:
     return any(coding.get("system") == system and coding["code"] in codes for coding in concept["coding"])
 
 
-def _names(codings: Iterable[Mapping[str, Any]], kind: str) -> bool:
-    return any(coding["system"] == _TYPES and coding["code"] == kind for coding in codings)
+def _names_type(codings: Iterable[Mapping[str, Any]], resource_type: str) -> bool:
+    return any(coding["system"] == _TYPES and coding["code"] == resource_type for coding in codings)
 
 
 def _is_research(coding: Mapping[str, Any]) -> bool:
@@ -365,7 +380,7 @@ def _is_research(coding: Mapping[str, Any]) -> bool:
 
 
 def research_subject(subject: str, study: str, state: str, start: str, end: str) -> Json:
-    """A ResearchSubject resource: where a person stands in a study."""
+    """Construct a FHIR ResearchSubject resource with the subject's status in a study."""
     return {
         "resourceType": "ResearchSubject",
         "status": state,

@@ -1,14 +1,14 @@
-"""Consents as hospitals and registries write them, read by a mapping from their codes to our actions.
+"""Consent forms of hospitals and registries, read with a mapping from their codes to consent actions.
 
-A person may have signed several forms, each told by one Consent resource or by many. All that they say about an
-action is put together: of what holds at a moment the newest statement decides, and a no wins over a yes of the same
-time. What a mapping does not name allows nothing; what limits a yes in a way that cannot be kept here makes it no yes;
-what limits a no is only believed where it is clear that the no is about something else. What cannot be understood may
-be a no: whoever has said it last is out until it is clear.
+A subject may have signed several forms, each expressed by one or more Consent resources. All statements about an action
+are combined: the latest statement that applies at a time decides, and a denial wins over a permission of the same time.
+Codes outside the mapping permit nothing. A permission with a restriction that cannot be enforced here is ignored; a
+restriction of a denial is applied only if the denial clearly concerns something else. If the latest statement is
+unclear, the subject is excluded until it is resolved.
 
 Invariants:
-(1) a Consent of no form that the mapping names says nothing; a missing, other or unreadable part never allows more;
-(2) nothing of the resource but codes and moments goes on from here: no name, no text, no number of a person.
+(1) a Consent of an unmapped form has no effect; a missing or unreadable part never permits more;
+(2) only codes and times are taken from the resource: no names, text or personal numbers.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from enum import StrEnum
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from abaton.governance.consent import Action, Ask, Json, Window, make_consent
-from abaton.governance.identifiers import first_moment, last_moment
+from abaton.governance.consent import ConsentAction, ConsentQuery, Json, Window, make_consent
+from abaton.governance.timestamps import earliest_time, latest_time
 
 RESEARCH = ("http://terminology.hl7.org/CodeSystem/v3-ActReason|HRESCH",
             "http://terminology.hl7.org/CodeSystem/v3-ActReason|CLINTRCH")  # fmt: skip
@@ -29,7 +29,7 @@ ANY = "*"
 _SCOPE = "http://terminology.hl7.org/CodeSystem/consentscope"
 _TYPES = "http://hl7.org/fhir/resource-types"
 _ACTION = "http://terminology.hl7.org/CodeSystem/consentaction"
-_UNDERSTOOD = {
+_KNOWN_ELEMENTS = {
     "type",
     "period",
     "code",
@@ -42,111 +42,116 @@ _UNDERSTOOD = {
     "extension",
 }
 _TICK = timedelta(microseconds=1)
-_BROKEN = (KeyError, TypeError, AttributeError, IndexError, ValueError)
-_FIRST, _LAST = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
+_PARSE_ERRORS = (KeyError, TypeError, AttributeError, IndexError, ValueError)
+_EARLIEST, _LATEST = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
 
 
-class Doubt(StrEnum):
-    """Why a Consent says nothing here."""
+class FormIssue(StrEnum):
+    """Reason for which a Consent has no effect."""
 
-    UNREADABLE = "a Consent cannot be understood"
-    OTHER_FORM = "a Consent is of no form that the site's document names"
-    TURNED_ROUND = "a Consent holds something that may turn its meaning round"
+    UNREADABLE = "a Consent is malformed"
+    OTHER_FORM = "a Consent belongs to no form configured in site.toml"
+    MEANING_MODIFIED = "a Consent contains an element that may change its meaning"
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
-    """A form that people sign, and what its codes mean.
+class ConsentForm:
+    """Consent form and the meaning of its codes.
 
     Args:
-        name: What it is called.
-        policies: By which ``policy.uri`` or ``policyRule`` code (``system|code``) it is known.
-        scopes: Which codes of HL7's consent scope it may have.
-        actions: For each of our actions the codes (``system|code``) of a provision that stand for it; ``*`` stands for
-            a provision that names neither codes nor actions.
-        purposes: The purposes (``system|code``) that are ours; a yes for others only is not for us.
-        recipients: Whom a yes must be given to if it names somebody: references or ``system|value``.
+        name: Name of the form.
+        policies: Its ``policy.uri`` values or ``policyRule`` codes (``system|code``).
+        scopes: Accepted codes of HL7's consent scope.
+        actions: For each action the codes (``system|code``) of a provision that stand for it; ``*`` stands for a
+            provision without codes and actions.
+        purposes: Accepted purposes (``system|code``); a permission for other purposes only has no effect.
+        recipients: Accepted recipients if a permission names any: references or ``system|value``.
     """
 
     name: str
     policies: frozenset[str]
-    actions: Mapping[Action, frozenset[str]]
+    actions: Mapping[ConsentAction, frozenset[str]]
     scopes: frozenset[str] = frozenset({"research"})
     purposes: frozenset[str] = frozenset(RESEARCH)
     recipients: frozenset[str] = frozenset()
 
 
-class Said(NamedTuple):
-    """One statement of a person: yes or no to some actions, from when until when, and when it was said."""
+class FormStatement(NamedTuple):
+    """Permission or denial of some actions for a period, and the time of signature."""
 
     given: datetime
-    yes: bool
-    actions: frozenset[Action]
+    permits: bool
+    actions: frozenset[ConsentAction]
     start: datetime
     end: datetime | None
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
-    """What one Consent resource says.
+class FormReading:
+    """Content of one Consent resource.
 
     Attributes:
-        patient: The id of the Patient it is about; empty if that is not clear.
-        said: Its statements.
-        kinds: The only resource types that it is about, if it names any.
-        except_kinds: Resource types that it leaves out.
-        doubt: Why it says nothing; nothing if it does say something.
-        unclear: When that was said of which nobody knows whether it is a yes or a no.
+        patient: Id of the Patient; empty if unclear.
+        statements: Its statements.
+        resource_types: The only resource types that it covers, if it names any.
+        excluded_types: Resource types that it denies.
+        issue: Why it has no effect; None if it has one.
+        unclear_at: Time of a statement that may be a permission or a denial.
     """
 
     patient: str
-    said: tuple[Said, ...] = ()
-    kinds: frozenset[str] | None = None
-    except_kinds: frozenset[str] = frozenset()
-    doubt: Doubt | None = None
-    unclear: datetime | None = None
+    statements: tuple[FormStatement, ...] = ()
+    resource_types: frozenset[str] | None = None
+    excluded_types: frozenset[str] = frozenset()
+    issue: FormIssue | None = None
+    unclear_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
-    """What a person allows, all forms together: for each action when, and for which types of resources."""
+class ConsentTerms:
+    """What a subject permits by all forms together: time windows per action, and resource types."""
 
-    windows: Mapping[Action, tuple[Window, ...]]
-    kinds: frozenset[str] | None = None
-    except_kinds: frozenset[str] = frozenset()
-    newest: datetime | None = None
-    """When the newest yes was said."""
-    last_is_no: bool = False
-    """Whether the newest statement of all is a no."""
+    windows: Mapping[ConsentAction, tuple[Window, ...]]
+    resource_types: frozenset[str] | None = None
+    excluded_types: frozenset[str] = frozenset()
+    latest_consent_at: datetime | None = None
+    """Time of the latest permission."""
+    last_is_denial: bool = False
+    """Whether the latest statement is a denial."""
 
     @property
-    def is_no(self) -> bool:
-        """Whether nothing is allowed at any time."""
+    def is_refusal(self) -> bool:
+        """Whether the consent forms of a subject permit nothing at any time."""
         return not any(self.windows.values())
 
-    def is_taken_back(self, when: datetime) -> bool:
-        """Whether a yes was taken back, so that nothing is allowed from a moment on."""
+    def is_withdrawn(self, when: datetime) -> bool:
+        """Return whether the latest statement of a consent form ends all permissions by the given time."""
         ends = [window[1] for windows in self.windows.values() for window in windows]
-        return self.last_is_no and all(end is not None and end <= when for end in ends)
+        return self.last_is_denial and all(end is not None and end <= when for end in ends)
 
-    def wish(self, ask: Ask) -> Json:
-        """The wish to be told of studies that goes with it: from the first moment on."""
-        return make_consent(ask, self._span()[0], None)
+    def general_consent(self, query: ConsentQuery) -> Json:
+        """Return the general opt-in that accompanies the consent forms, from the first permitted time on."""
+        return make_consent(query, self._span()[0], None)
 
     def _span(self) -> Window:
-        """From the first moment at which anything is allowed to the last."""
-        stretches = [window for windows in self.windows.values() for window in windows]
-        ends = [end for _, end in stretches if end is not None]
-        return min(start for start, _ in stretches), max(ends) if len(ends) == len(stretches) else None
+        """Return the first and last time at which the consent forms permit anything."""
+        all_windows = [window for windows in self.windows.values() for window in windows]
+        ends = [end for _, end in all_windows if end is not None]
+        return min(start for start, _ in all_windows), max(ends) if len(ends) == len(all_windows) else None
 
-    def consent(self, ask: Ask) -> Json:
-        """The same as a Consent to one study's document, which the registry keeps; see :func:`judge`."""
+    def study_consent(self, query: ConsentQuery) -> Json:
+        """Return the terms of the consent forms as a Consent to one study document, as stored in the registry."""
         start, end = self._span()
-        actions = [action for action in Action if self.windows.get(action)]
-        made = make_consent(
-            ask, start, None, actions=actions, kinds=self.kinds or (), except_kinds=self.except_kinds
+        actions = [action for action in ConsentAction if self.windows.get(action)]
+        consent = make_consent(
+            query,
+            start,
+            None,
+            actions=actions,
+            resource_types=self.resource_types or (),
+            excluded_types=self.excluded_types,
         )
-        provision: Json = made["provision"]
+        provision: Json = consent["provision"]
         provision["period"] = _period(start, end)
         gaps = [
             {"type": "deny", "action": [{"coding": [{"system": _ACTION, "code": action.value}]}],
@@ -156,84 +161,103 @@ class Terms:
         ]  # fmt: skip
         if gaps:
             provision["provision"] = [*provision.get("provision", []), *gaps]
-        return made
+        return consent
 
 
 def _period(start: datetime, end: datetime | None) -> Json:
-    """A stretch as FHIR writes it: its end belongs to it, so it is the last moment inside."""
-    inside = {} if end is None else {"end": _exact(end - _TICK)}
-    return {"start": _exact(start), **inside}
+    """Return a window of a consent form's terms as a FHIR period, whose end is its last instant."""
+    inside = {} if end is None else {"end": _to_exact_timestamp(end - _TICK)}
+    return {"start": _to_exact_timestamp(start), **inside}
 
 
-def _exact(when: datetime) -> str:
+def _to_exact_timestamp(when: datetime) -> str:
     return when.isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
 def _gaps(windows: Iterable[Window], start: datetime, end: datetime | None) -> Iterator[Window]:
-    """What is between some stretches, from a start to an end."""
-    at: datetime | None = start
+    """Yield the gaps between the windows of a consent form's terms from start to end."""
+    position: datetime | None = start
     for begin, finish in windows:
-        if at is not None and at < begin:
-            yield at, begin
-        at = finish
-    if at is not None and (end is None or at < end):
-        yield at, end
+        if position is not None and position < begin:
+            yield position, begin
+        position = finish
+    if position is not None and (end is None or position < end):
+        yield position, end
 
 
-def is_clear(readings: Iterable[Reading]) -> bool:
-    """Whether a person's newest statement of all is one that can be understood."""
-    each = list(readings)
-    newest = max((said.given for reading in each for said in reading.said), default=_FIRST)
-    return all(reading.unclear is None or reading.unclear < newest for reading in each)
+def is_unambiguous(readings: Iterable[FormReading]) -> bool:
+    """Return whether a subject's latest statement in the consent forms is clear."""
+    all_readings = list(readings)
+    latest = max(
+        (statement.given for reading in all_readings for statement in reading.statements), default=_EARLIEST
+    )
+    return all(reading.unclear_at is None or reading.unclear_at < latest for reading in all_readings)
 
 
-def together(readings: Iterable[Reading]) -> Terms:
-    """What all Consents of one person allow."""
-    said: list[Said] = []
-    kinds: frozenset[str] | None = None
-    left_out: frozenset[str] = frozenset()
+def combine_consents(readings: Iterable[FormReading]) -> ConsentTerms:
+    """Combine what all consent forms of one subject permit into one set of terms."""
+    statements: list[FormStatement] = []
+    resource_types: frozenset[str] | None = None
+    excluded_types: frozenset[str] = frozenset()
     for reading in readings:
-        said += reading.said
-        left_out |= reading.except_kinds
-        if reading.kinds is not None and any(each.yes for each in reading.said):
-            kinds = reading.kinds if kinds is None else kinds & reading.kinds
-    newest = max((each.given for each in said if each.yes), default=None)
-    last_is_no = newest is None or any(not each.yes and each.given >= newest for each in said)
-    if kinds is not None and not kinds:
-        return Terms({}, newest=newest, last_is_no=last_is_no)
-    return Terms({action: _windows(said, action) for action in Action}, kinds, left_out, newest, last_is_no)
+        statements += reading.statements
+        excluded_types |= reading.excluded_types
+        if reading.resource_types is not None and any(statement.permits for statement in reading.statements):
+            resource_types = (
+                reading.resource_types if resource_types is None else resource_types & reading.resource_types
+            )
+    latest_consent_at = max((statement.given for statement in statements if statement.permits), default=None)
+    last_is_denial = latest_consent_at is None or any(
+        not statement.permits and statement.given >= latest_consent_at for statement in statements
+    )
+    if resource_types is not None and not resource_types:
+        return ConsentTerms({}, latest_consent_at=latest_consent_at, last_is_denial=last_is_denial)
+    return ConsentTerms(
+        {action: _windows(statements, action) for action in ConsentAction},
+        resource_types,
+        excluded_types,
+        latest_consent_at,
+        last_is_denial,
+    )
 
 
-def _windows(said: Iterable[Said], action: Action) -> tuple[Window, ...]:
-    about = [each for each in said if action in each.actions]
-    moments = sorted({each.start for each in about} | {each.end for each in about if each.end is not None})
-    found: list[Window] = []
-    for start, end in pairwise([*moments, None]):
+def _windows(statements: Iterable[FormStatement], action: ConsentAction) -> tuple[Window, ...]:
+    relevant = [statement for statement in statements if action in statement.actions]
+    times = sorted(
+        {statement.start for statement in relevant}
+        | {statement.end for statement in relevant if statement.end is not None}
+    )
+    windows: list[Window] = []
+    for start, end in pairwise([*times, None]):
         assert start is not None  # only the last end is open
-        holding = [each for each in about if each.start <= start and (each.end is None or start < each.end)]
-        if not holding:
+        active = [
+            statement
+            for statement in relevant
+            if statement.start <= start and (statement.end is None or start < statement.end)
+        ]
+        if not active:
             continue
-        last = max(each.given for each in holding)
-        if not all(each.yes for each in holding if each.given == last):
+        latest = max(statement.given for statement in active)
+        if not all(statement.permits for statement in active if statement.given == latest):
             continue
-        if found and found[-1][1] == start:
-            found[-1] = found[-1][0], end
+        if windows and windows[-1][1] == start:
+            windows[-1] = windows[-1][0], end
         else:
-            found.append((start, end))
-    return tuple(found)
+            windows.append((start, end))
+    return tuple(windows)
 
 
-def read(consent: object, forms: Iterable[Form]) -> Reading:
-    """What a Consent resource says, by the first form it belongs to."""
+def read_form(consent: object, forms: Iterable[ConsentForm]) -> FormReading:
+    """Read a Consent resource as the first hospital or registry consent form whose mapping it matches."""
     patient = _patient(consent)
     try:
-        return _read(consent, patient, forms)
-    except _BROKEN:
-        return Reading(patient, doubt=Doubt.UNREADABLE)
+        return _read_known_form(consent, patient, forms)
+    except _PARSE_ERRORS:
+        return FormReading(patient, issue=FormIssue.UNREADABLE)
 
 
-def said_no(consent: object, when: datetime) -> str:
-    """The Patient who says no to everything in a Consent at a moment; empty if it does not say so."""
+def refusing_patient(consent: object, when: datetime) -> str:
+    """Return the Patient who refuses everything in a Consent form at a time; empty if it is no such refusal."""
     try:
         status, provision = consent["status"], consent.get("provision", {})  # type: ignore[index,attr-defined]
         if status == "rejected":
@@ -241,9 +265,9 @@ def said_no(consent: object, when: datetime) -> str:
         if status != "active" or provision.get("type") != "deny" or provision.get("provision"):
             return ""
         period = provision.get("period", {})
-        start, end = first_moment(period.get("start")), last_moment(period.get("end"))
-        over = end is not None and when >= end
-        return "" if over or (start is not None and when < start) else _patient(consent)
+        start, end = earliest_time(period.get("start")), latest_time(period.get("end"))
+        is_over = end is not None and when >= end
+        return "" if is_over or (start is not None and when < start) else _patient(consent)
     except (KeyError, TypeError, AttributeError):
         return ""
 
@@ -251,37 +275,39 @@ def said_no(consent: object, when: datetime) -> str:
 def _patient(consent: object) -> str:
     try:
         reference = consent["patient"]["reference"]  # type: ignore[index]
-        kind, _, name = str(reference).split("/_history/")[0].rpartition("/")
-        return name if kind.split("/")[-1] == "Patient" else ""
+        type_path, _, name = str(reference).split("/_history/")[0].rpartition("/")
+        return name if type_path.split("/")[-1] == "Patient" else ""
     except (KeyError, TypeError):
         return ""
 
 
-def _read(consent: Any, patient: str, forms: Iterable[Form]) -> Reading:
+def _read_known_form(consent: Any, patient: str, forms: Iterable[ConsentForm]) -> FormReading:
     if consent["resourceType"] != "Consent" or not patient:
-        return Reading(patient, doubt=Doubt.UNREADABLE)
-    turned = "implicitRules" in consent or "modifierExtension" in consent
-    form = next((each for each in forms if _is_of(consent, each)), None)
+        return FormReading(patient, issue=FormIssue.UNREADABLE)
+    is_modified = "implicitRules" in consent or "modifierExtension" in consent
+    form = next((candidate for candidate in forms if _matches_form(consent, candidate)), None)
     if form is None:
-        return Reading(patient, doubt=Doubt.TURNED_ROUND if turned else Doubt.OTHER_FORM)
+        return FormReading(patient, issue=FormIssue.MEANING_MODIFIED if is_modified else FormIssue.OTHER_FORM)
     if consent["status"] not in ("active", "rejected"):
-        return Reading(patient)  # no longer in force, or never was
-    given = first_moment(consent.get("dateTime"))
-    if turned:
-        return Reading(patient, doubt=Doubt.TURNED_ROUND, unclear=given or _LAST)
+        return FormReading(patient)  # not in force
+    given = earliest_time(consent.get("dateTime"))
+    if is_modified:
+        return FormReading(patient, issue=FormIssue.MEANING_MODIFIED, unclear_at=given or _LATEST)
     if given is None:
-        return Reading(patient, doubt=Doubt.UNREADABLE, unclear=_LAST)
+        return FormReading(patient, issue=FormIssue.UNREADABLE, unclear_at=_LATEST)
     if consent["status"] == "rejected":
-        everything = frozenset(Action)
-        return Reading(patient, (Said(given, yes=False, actions=everything, start=given, end=None),))
+        everything = frozenset(ConsentAction)
+        return FormReading(
+            patient, (FormStatement(given, permits=False, actions=everything, start=given, end=None),)
+        )
     provisions = _Provisions(form, given, "research" in _codes_of(consent["scope"], _SCOPE))
     try:
         return provisions.read(patient, consent["provision"])
-    except _BROKEN:
-        return Reading(patient, doubt=Doubt.UNREADABLE, unclear=given)
+    except _PARSE_ERRORS:
+        return FormReading(patient, issue=FormIssue.UNREADABLE, unclear_at=given)
 
 
-def _is_of(consent: Mapping[str, Any], form: Form) -> bool:
+def _matches_form(consent: Mapping[str, Any], form: ConsentForm) -> bool:
     policies = {policy.get("uri", "") for policy in consent.get("policy", [])}
     policies |= _tokens(consent.get("policyRule", {}))
     return bool(policies & form.policies) and bool(_codes_of(consent["scope"], _SCOPE) & form.scopes)
@@ -289,132 +315,142 @@ def _is_of(consent: Mapping[str, Any], form: Form) -> bool:
 
 @dataclass(slots=True)
 class _Provisions:
-    """Reads the provisions of one Consent of one form."""
+    """Reader for the provisions of one Consent."""
 
-    form: Form
+    form: ConsentForm
     given: datetime
     is_research: bool
-    said: list[Said] = field(default_factory=list)
-    except_kinds: set[str] = field(default_factory=set)
+    statements: list[FormStatement] = field(default_factory=list)
+    excluded_types: set[str] = field(default_factory=set)
 
-    def read(self, patient: str, root: Mapping[str, Any]) -> Reading:
-        """All that they say."""
-        parts, kinds = root.get("provision", []), _kinds(root)
-        inner = [each for part in parts for each in _within(part)]
-        # A no inside a part takes something out; a yes there may widen or narrow, and nobody can say which.
-        if kinds is None or any(each["type"] != "deny" for each in inner):
-            return Reading(patient, doubt=Doubt.UNREADABLE, unclear=self.given)
-        if any("modifierExtension" in each for each in (root, *parts, *inner)):
-            return Reading(patient, doubt=Doubt.TURNED_ROUND, unclear=self.given)
-        start, end = self._time(root, (self.given, None))
+    def read(self, patient: str, root: Mapping[str, Any]) -> FormReading:
+        """Return all statements in the provisions of a consent form."""
+        parts, resource_types = root.get("provision", []), _resource_types(root)
+        inner = [provision for part in parts for provision in _nested_provisions(part)]
+        # A nested denial removes something; whether a nested permission widens or narrows its parent is undefined.
+        if resource_types is None or any(provision["type"] != "deny" for provision in inner):
+            return FormReading(patient, issue=FormIssue.UNREADABLE, unclear_at=self.given)
+        if any("modifierExtension" in provision for provision in (root, *parts, *inner)):
+            return FormReading(patient, issue=FormIssue.MEANING_MODIFIED, unclear_at=self.given)
+        start, end = self._window(root, (self.given, None))
         if root.get("type") == "permit":
-            self._yes(root, (start, end))
+            self._add_permission(root, (start, end))
         elif root.get("type") == "deny" and not parts:
-            self._no(
+            self._add_denial(
                 root, (start, end)
-            )  # a no to all; with parts of its own it is the rule that they except from
+            )  # refusal of everything; with nested provisions it is the default that they except from
         for part in parts:
             if part["type"] == "permit" and "class" not in part:
-                self._yes({**_of_root(root), **part}, self._time(part, (start, end)))
+                self._add_permission({**_inherited_limits(root), **part}, self._window(part, (start, end)))
             elif part["type"] == "deny":
-                self._no(part, self._time(part, (start, end)))
-        for each in inner:
-            self._no(each, self._time(each, (start, end)))
-        return Reading(patient, tuple(self.said), kinds or None, frozenset(self.except_kinds))
+                self._add_denial(part, self._window(part, (start, end)))
+        for provision in inner:
+            self._add_denial(provision, self._window(provision, (start, end)))
+        return FormReading(
+            patient, tuple(self.statements), resource_types or None, frozenset(self.excluded_types)
+        )
 
-    def _time(self, provision: Mapping[str, Any], outer: Window) -> Window:
-        """From when until when a provision holds, within the one around it; a malformed time is an error."""
+    def _window(self, provision: Mapping[str, Any], outer: Window) -> Window:
+        """Return the window of a form's provision within its parent; a malformed time raises an error."""
         period = provision.get("period", {})
         start, end = outer
         if "start" in period:
-            begin = first_moment(period["start"])
+            begin = earliest_time(period["start"])
             if begin is None:
                 raise ValueError
             start = begin if provision.get("type") == "deny" else max(begin, start)
         if "end" in period:
-            finish = last_moment(period["end"])
+            finish = latest_time(period["end"])
             if finish is None:
                 raise ValueError
             end = finish if end is None else min(finish, end)
         return start, end
 
-    def _yes(self, provision: Mapping[str, Any], time: Window) -> None:
-        """A yes counts for what it names, if every limit that it has can be kept."""
+    def _add_permission(self, provision: Mapping[str, Any], time: Window) -> None:
+        """Add a permission of a consent form if each of its restrictions can be enforced."""
         start, end = time
-        if set(provision) - _UNDERSTOOD or (end is not None and end <= start):
+        if set(provision) - _KNOWN_ELEMENTS or (end is not None and end <= start):
             return
-        purposes, actors = _tokens_in(provision, "purpose"), _actors(provision)
+        purposes, actors = _element_tokens(provision, "purpose"), _actors(provision)
         if (purposes and not purposes & self.form.purposes) or not (purposes or self.is_research):
             return
         if actors is None or (actors and not actors & self.form.recipients):
             return
         if actions := self._actions(provision):
-            self.said.append(
-                Said(self.given, yes=True, actions=actions, start=max(start, self.given), end=end)
+            self.statements.append(
+                FormStatement(
+                    self.given, permits=True, actions=actions, start=max(start, self.given), end=end
+                )
             )
 
-    def _no(self, provision: Mapping[str, Any], time: Window) -> None:
-        """A no counts for everything, unless it is clearly about something else."""
-        purposes, actors = _tokens_in(provision, "purpose"), _actors(provision)
+    def _add_denial(self, provision: Mapping[str, Any], time: Window) -> None:
+        """Add a denial of a consent form unless it clearly concerns something else."""
+        purposes, actors = _element_tokens(provision, "purpose"), _actors(provision)
         if purposes and not purposes & self.form.purposes:
             return
         if actors and self.form.recipients and not actors & self.form.recipients:
             return
-        named = "code" in provision or "action" in provision
-        actions = self._actions(provision) if named else frozenset(Action)
-        kinds = _kinds(provision)
-        if kinds and not named and not set(provision) - {"type", "class", "period", "id", "purpose"}:
-            self.except_kinds |= kinds
+        is_named = "code" in provision or "action" in provision
+        actions = self._actions(provision) if is_named else frozenset(ConsentAction)
+        resource_types = _resource_types(provision)
+        if (
+            resource_types
+            and not is_named
+            and not set(provision) - {"type", "class", "period", "id", "purpose"}
+        ):
+            self.excluded_types |= resource_types
         elif actions:
-            self.said.append(Said(self.given, yes=False, actions=actions, start=time[0], end=time[1]))
+            self.statements.append(
+                FormStatement(self.given, permits=False, actions=actions, start=time[0], end=time[1])
+            )
 
-    def _actions(self, provision: Mapping[str, Any]) -> frozenset[Action]:
-        named = _tokens_in(provision, "code") | _tokens_in(provision, "action")
+    def _actions(self, provision: Mapping[str, Any]) -> frozenset[ConsentAction]:
+        named = _element_tokens(provision, "code") | _element_tokens(provision, "action")
         if not named and "code" not in provision and "action" not in provision:
             named = {ANY}
         return frozenset(action for action, codes in self.form.actions.items() if codes & named)
 
 
-def _within(provision: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """All provisions inside one, however deep."""
+def _nested_provisions(provision: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """Yield all provisions inside a provision of a consent form, at any depth."""
     for inner in provision.get("provision", []):
         yield inner
-        yield from _within(inner)
+        yield from _nested_provisions(inner)
 
 
-def _of_root(root: Mapping[str, Any]) -> dict[str, Any]:
-    """The limits of the outer provision hold for the inner ones, too."""
-    return {name: root[name] for name in root if name in {"purpose", "actor"} or name not in _UNDERSTOOD}
+def _inherited_limits(root: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the limits of a consent form's outer provision that apply to the inner ones."""
+    return {name: root[name] for name in root if name in {"purpose", "actor"} or name not in _KNOWN_ELEMENTS}
 
 
-def _kinds(provision: Mapping[str, Any]) -> frozenset[str] | None:
-    """The resource types that a provision names; nothing if it names other things as well."""
-    named = provision.get("class", [])
-    if any(coding.get("system") != _TYPES for coding in named):
+def _resource_types(provision: Mapping[str, Any]) -> frozenset[str] | None:
+    """Return the resource types that a consent form's provision names; None if it also names other classes."""
+    codings = provision.get("class", [])
+    if any(coding.get("system") != _TYPES for coding in codings):
         return None
-    return frozenset(str(coding["code"]) for coding in named)
+    return frozenset(str(coding["code"]) for coding in codings)
 
 
 def _actors(provision: Mapping[str, Any]) -> set[str] | None:
-    """Whom a provision names as recipients; nothing if it names somebody in a way that cannot be told."""
-    found: set[str] = set()
+    """Return the recipients that a consent form's provision names; None if one cannot be identified."""
+    references: set[str] = set()
     for actor in provision.get("actor", []):
         who = actor["reference"]
         if "reference" in who:
-            found.add(str(who["reference"]))
+            references.add(str(who["reference"]))
         elif "identifier" in who:
-            found.add(f"{who['identifier'].get('system', '')}|{who['identifier']['value']}")
+            references.add(f"{who['identifier'].get('system', '')}|{who['identifier']['value']}")
         else:
             return None
-    return found
+    return references
 
 
-def _tokens_in(provision: Mapping[str, Any], name: str) -> set[str]:
-    """The codes of an element, which is a list of codings or of concepts."""
-    found: set[str] = set()
-    for each in provision.get(name, []):
-        found |= _tokens(each if "coding" in each else {"coding": [each]})
-    return found
+def _element_tokens(provision: Mapping[str, Any], name: str) -> set[str]:
+    """Return the codes of a provision's element in a consent form, a list of codings or of concepts."""
+    tokens: set[str] = set()
+    for element in provision.get(name, []):
+        tokens |= _tokens(element if "coding" in element else {"coding": [element]})
+    return tokens
 
 
 def _tokens(concept: Mapping[str, Any]) -> set[str]:
@@ -423,4 +459,4 @@ def _tokens(concept: Mapping[str, Any]) -> set[str]:
 
 
 def _codes_of(concept: Mapping[str, Any], system: str) -> set[str]:
-    return {str(each.get("code")) for each in concept.get("coding", []) if each.get("system") == system}
+    return {str(coding.get("code")) for coding in concept.get("coding", []) if coding.get("system") == system}

@@ -1,7 +1,7 @@
-"""The consent registry: which studies there are, who said yes to what, and who took it back.
+"""Consent registry: published studies, consents and withdrawals.
 
-People are known by tags alone. Every verb is one transaction with its audit entry. A consent is never overwritten:
-what was said before stays as an older version until the study's retention removes it.
+Subjects are identified by registry pseudonym only. Each change is one transaction with its audit entry. A consent is
+never overwritten: earlier versions stay until the study's retention period ends.
 """
 
 from __future__ import annotations
@@ -16,49 +16,56 @@ import sqlalchemy as sql
 
 from abaton.errors import SettingsError
 from abaton.governance import schema
-from abaton.governance.audit_log import Entry, Held, append_in, append_many, held_in
-from abaton.governance.consent import Action, Ask, Json, Reason, judge
+from abaton.governance.audit_log import (
+    AuditedLegalBasis,
+    AuditEntry,
+    append_in,
+    append_many,
+    audited_basis_in,
+)
+from abaton.governance.consent import ConsentAction, ConsentQuery, DenialReason, Json, evaluate_consent
 from abaton.governance.consent_status import (
-    Allowed,
-    OptedOut,
-    Published,
-    about,
-    any_out,
-    consent_text,
-    dated_after_no,
-    hold_all,
+    PublishedStudy,
+    any_opted_out,
+    consent_template,
+    date_after_withdrawal,
+    decision_in,
+    denied_types_in,
+    fill_subject,
     in_chunks,
-    newest_in,
-    newest_of,
+    latest_consent_in,
+    latest_consents_in,
+    lock_subjects,
     read_consent,
-    reason_in,
-    refused_in,
-    sending_in,
-    stand,
+    sending_decision_in,
+    set_status,
     study_in,
     subject_lock,
-    withdraw_in,
+    withdraw_consent_in,
     write_consents,
 )
-from abaton.governance.identifiers import Denied, RefusalCode, is_digest, is_name, is_tag, stamp
+from abaton.governance.eligible_cache import EligibleSubjects, OptedOutSubjects
+from abaton.governance.identifiers import is_digest, is_name, is_pseudonym
+from abaton.governance.refusals import DeniedError, RefusalCode
+from abaton.governance.timestamps import to_timestamp
 from abaton.store import Database
 
 T = TypeVar("T")
 
 
-class Registry:
-    """The consents of one database.
+class ConsentRegistry:
+    """Consents of one database.
 
     Args:
-        database: Where governance keeps its tables (:data:`abaton.governance.schema.metadata`).
+        database: Database with the governance tables (:data:`abaton.governance.schema.metadata`).
     """
 
     def __init__(self, database: Database) -> None:
         self.database = database
-        self._known: dict[tuple[str, Action], Allowed] = {}
-        self._out: dict[str, OptedOut] = {}
+        self._eligible: dict[tuple[str, ConsentAction], EligibleSubjects] = {}
+        self._opted_out: dict[str, OptedOutSubjects] = {}
 
-    # verbs
+    # changes
 
     def publish(
         self,
@@ -70,22 +77,25 @@ class Registry:
         keep_until: datetime | None,
         content: Json | None = None,
     ) -> None:
-        """Publish a study's document; a new document replaces the one before, and needs new consents.
+        """Publish a study document in the consent registry; it replaces the previous one and needs new consents.
 
         Args:
             study: The study.
-            document: The fingerprint of its document.
-            when: The time now.
-            ends: When the study ends, so that retention can close it; nothing only if it has no end.
-            keep_until: When everything of it has to be gone; nothing only if it has no end.
+            document: Digest of the study document.
+            when: The current time.
+            ends: End of the study, at which retention closes it; None if it has no end.
+            keep_until: Time by which all records must be deleted; None if there is none.
             content: The document itself.
         """
         if not is_name(study) or not is_digest(document):
-            raise SettingsError("a study needs a name and its document's fingerprint", remedy="give both")
+            raise SettingsError(
+                "the study identifier or the document digest is invalid",
+                remedy="use 1 to 200 visible characters, and a SHA-256 digest in hexadecimal",
+            )
         row = {
-            "published": stamp(when),
-            "ends": stamp(ends) if ends else "",
-            "keep_until": stamp(keep_until) if keep_until else "",
+            "published": to_timestamp(when),
+            "ends": to_timestamp(ends) if ends else "",
+            "keep_until": to_timestamp(keep_until) if keep_until else "",
             "content": json.dumps(content or {}, sort_keys=True),
             "closed": "",
         }
@@ -97,159 +107,205 @@ class Registry:
             version = 1 if current is None else current.version + 1
             values = {"study": study, "document": document, "version": version, **row}
             connection.execute(schema.studies.insert().values(**values))
-            append_in(connection, Entry("study-published", study=study, detail={"document": document}), when)
+            append_in(
+                connection, AuditEntry("study-published", study=study, detail={"document": document}), when
+            )
 
         self.database.write(work, lock=f"study/{study}")
 
     def close(self, study: str, when: datetime) -> None:
-        """End a study: from now on nothing is collected or used for it."""
+        """Close a study in the consent registry: no record is collected or used for it from now on."""
 
         def work(connection: sql.Connection) -> None:
             table = schema.studies
-            chosen = table.update().where(table.c.study == study, table.c.closed == "")
-            if connection.execute(chosen.values(closed=stamp(when))).rowcount:
-                append_in(connection, Entry("study-closed", study=study), when)
+            update = table.update().where(table.c.study == study, table.c.closed == "")
+            if connection.execute(update.values(closed=to_timestamp(when))).rowcount:
+                append_in(connection, AuditEntry("study-closed", study=study), when)
 
         self.database.write(work, lock=f"study/{study}")
 
-    def enrol(self, people: Mapping[str, datetime | None], study: str, document: str, when: datetime) -> None:
-        """Many people wish to be told of studies and say yes to one: all of them in one transaction, or none.
+    def enrol(
+        self, subjects: Mapping[str, datetime | None], study: str, document: str, when: datetime
+    ) -> None:
+        """Record general opt-in and study consent of many subjects in the consent registry: all or none.
 
         Args:
-            people: Their tags, and until when the yes of each holds; nothing if until it is withdrawn.
+            subjects: Registry pseudonyms with the end of each consent; None if valid until withdrawn.
             study: The study.
-            document: The fingerprint of its current document.
-            when: The time now.
+            document: Digest of its current document.
+            when: The current time.
         """
-        for subject in people:
-            check_tag(subject)
+        for subject in subjects:
+            check_pseudonym(subject)
 
         def work(connection: sql.Connection) -> None:
-            hold_all(connection, people)
-            for some in in_chunks(list(people)):
-                self._opt_in(connection, some, when)
-                said = [(Ask(subject, study, document), text_until(people[subject])) for subject in some]
-                self._enrol(connection, [(ask, about(text, ask.subject)) for ask, text in said], when)
+            lock_subjects(connection, subjects)
+            for chunk in in_chunks(list(subjects)):
+                self._opt_in(connection, chunk, when)
+                consents = [
+                    (ConsentQuery(subject, study, document), text_until(subjects[subject]))
+                    for subject in chunk
+                ]
+                self._enrol(
+                    connection, [(query, fill_subject(text, query.subject)) for query, text in consents], when
+                )
 
         @cache
         def text_until(until: datetime | None) -> str:
-            return consent_text(Ask("", study, document), when, until)
+            return consent_template(ConsentQuery("", study, document), when, until)
 
         self.database.write(work)
 
-    def _opt_in(self, connection: sql.Connection, people: Sequence[str], when: datetime) -> None:
-        """Note for those who have not said so that they wish to be told of studies."""
-        known, text = newest_of(connection, people, ""), consent_text(Ask(""), when, None)
-        new = [s for s in people if s not in known or not judge(read_consent(known[s]), Ask(s), when).allows]
-        write_consents(connection, [(Ask(subject), about(text, subject)) for subject in new], when)
-        append_many(connection, (Entry("subject-opted-in", about=subject) for subject in new), when)
+    def _opt_in(self, connection: sql.Connection, subjects: Sequence[str], when: datetime) -> None:
+        """Record the general opt-in of the subjects that have none in force in the consent registry."""
+        known, text = (
+            latest_consents_in(connection, subjects, ""),
+            consent_template(ConsentQuery(""), when, None),
+        )
+        new = [
+            s
+            for s in subjects
+            if s not in known or not evaluate_consent(read_consent(known[s]), ConsentQuery(s), when).permits
+        ]
+        write_consents(
+            connection, [(ConsentQuery(subject), fill_subject(text, subject)) for subject in new], when
+        )
+        append_many(connection, (AuditEntry("subject-opted-in", subject=subject) for subject in new), when)
 
-    def _enrol(self, connection: sql.Connection, said: Sequence[tuple[Ask, str]], when: datetime) -> None:
-        """Keep what people say to one study, if it may be said at all."""
-        people, study, document = [ask.subject for ask, _ in said], said[0][0].study, said[0][0].document
-        found = study_in(connection, study)
-        if found is None or not found.is_open(when):
-            raise no(Reason.STUDY_CLOSED)
-        if found.document != document:
-            raise Denied(RefusalCode.WRONG_DOCUMENT, "the study has another document now", where="enrolment")
-        if any_out(connection, people):
-            raise no(Reason.OPTED_OUT)
-        write_consents(connection, dated_after_no(connection, said, when), when)
-        stand(connection, people, study, "on-study", when)
+    def _enrol(
+        self, connection: sql.Connection, consents: Sequence[tuple[ConsentQuery, str]], when: datetime
+    ) -> None:
+        """Store consents to one study in the consent registry after checking study, document and opt-outs."""
+        subjects, study, document = (
+            [query.subject for query, _ in consents],
+            consents[0][0].study,
+            consents[0][0].document,
+        )
+        published = study_in(connection, study)
+        if published is None or not published.is_open(when):
+            raise consent_error(DenialReason.STUDY_CLOSED)
+        if published.document != document:
+            raise DeniedError(
+                RefusalCode.WRONG_DOCUMENT,
+                "the consent refers to another version of the study document",
+                where="enrolment",
+            )
+        if any_opted_out(connection, subjects):
+            raise consent_error(DenialReason.OPTED_OUT)
+        write_consents(connection, date_after_withdrawal(connection, consents, when), when)
+        set_status(connection, subjects, study, "on-study", when)
         detail = {"document": document}
-        told = (Entry("subject-enrolled", about=who, study=study, detail=detail) for who in people)
-        append_many(connection, told, when)
+        entries = (
+            AuditEntry("subject-enrolled", subject=subject, study=study, detail=detail)
+            for subject in subjects
+        )
+        append_many(connection, entries, when)
 
-    def withdraw(self, subject: str, study: str, when: datetime, *, said: datetime | None = None) -> None:
-        """A person takes the yes to a study back; from this moment nothing more is done. Doing it twice is once.
+    def withdraw(
+        self, subject: str, study: str, when: datetime, *, withdrawn_at: datetime | None = None
+    ) -> None:
+        """Withdraw a subject's consent to a study in the consent registry from now on; idempotent.
 
         Args:
-            subject: The person's tag.
+            subject: Registry pseudonym of the subject.
             study: The study.
-            when: The time now.
-            said: The date of the no, if it is not now: it is later than that of the yes.
+            when: The current time.
+            withdrawn_at: Date of the withdrawal if it is not now; it is later than that of the consent.
         """
-        check_tag(subject)
+        check_pseudonym(subject)
         self.database.write(
-            lambda connection: withdraw_in(connection, subject, study, when, said=said),
+            lambda connection: withdraw_consent_in(
+                connection, subject, study, when, withdrawn_at=withdrawn_at
+            ),
             lock=subject_lock(subject),
         )
 
-    # questions
+    # queries
 
-    def reason(self, ask: Ask, when: datetime) -> Reason:
-        """Whether something may be done now, or why not."""
-        return self.database.read(lambda connection: reason_in(connection, ask, when))
+    def decision(self, query: ConsentQuery, when: datetime) -> DenialReason:
+        """Return whether the consent registry permits an action now, or the reason for denial."""
+        return self.database.read(lambda connection: decision_in(connection, query, when))
 
-    def sending(self, ask: Ask, when: datetime) -> Reason:
-        """Whether a person's records may be sent now, by their consent or on a permit, or why not."""
-        return self.database.read(lambda connection: sending_in(connection, ask, when))
+    def sending_decision(self, query: ConsentQuery, when: datetime) -> DenialReason:
+        """Return whether the consent registry permits sending a subject's records now, by consent or permit."""
+        return self.database.read(lambda connection: sending_decision_in(connection, query, when))
 
-    def held(self, words: str) -> Held:
-        """A ground that was found here, bound to the audit chain that tells of it."""
-        return self.database.read(lambda connection: held_in(connection, words))
+    def audited_basis(self, text: str) -> AuditedLegalBasis:
+        """Return a legal basis with the hash of the consent registry's audit log that records it."""
+        return self.database.read(lambda connection: audited_basis_in(connection, text))
 
-    def permission(self, ask: Ask, kinds: Collection[str], when: datetime) -> tuple[Reason, frozenset[str]]:
-        """Whether something may be done with a person's records now, and with which types of them not."""
+    def permission(
+        self, query: ConsentQuery, resource_types: Collection[str], when: datetime
+    ) -> tuple[DenialReason, frozenset[str]]:
+        """Return the consent registry's decision for a subject's records now, and the denied resource types."""
 
-        def work(connection: sql.Connection) -> tuple[Reason, frozenset[str]]:
-            known = self._allowed(ask.study, ask.action)
-            document, inside = known.at(connection, when)
-            if ask.subject in inside and ask.document in ("", document):
-                every = not known.names_kinds(ask.subject)
-                return Reason.IN_FORCE, frozenset() if every else refused_in(connection, ask, kinds, when)
-            reason = reason_in(connection, ask, when)
-            return reason, refused_in(connection, ask, kinds, when) if reason.allows else frozenset(kinds)
+        def work(connection: sql.Connection) -> tuple[DenialReason, frozenset[str]]:
+            cache = self._eligible_cache(query.study, query.action)
+            document, eligible = cache.eligible(connection, when)
+            if query.subject in eligible and query.document in ("", document):
+                is_unrestricted = not cache.restricts_types(query.subject)
+                return DenialReason.IN_FORCE, frozenset() if is_unrestricted else denied_types_in(
+                    connection, query, resource_types, when
+                )
+            reason = decision_in(connection, query, when)
+            return reason, denied_types_in(
+                connection, query, resource_types, when
+            ) if reason.permits else frozenset(resource_types)
 
         return self.database.read(work)
 
-    def who_may(self, study: str, action: Action, when: datetime) -> tuple[str, frozenset[str]]:
-        """The study's document and everybody whose consent is in force; see :mod:`abaton.governance.consent_status`."""
-        return self.database.read(lambda connection: self.who_may_in(connection, study, action, when))
-
-    def who_may_in(
-        self, connection: sql.Connection, study: str, action: Action, when: datetime
+    def eligible_subjects(
+        self, study: str, action: ConsentAction, when: datetime
     ) -> tuple[str, frozenset[str]]:
-        """The same inside a transaction."""
-        return self._allowed(study, action).at(connection, when)
+        """Return the study document and all subjects with a consent in force in the consent registry."""
+        return self.database.read(
+            lambda connection: self.eligible_subjects_in(connection, study, action, when)
+        )
 
-    def who_is_out(self, study: str = "") -> frozenset[str]:
-        """Everybody on the opt-out list, and, of a study, everybody who has left it."""
-        return self.database.read(self._out.setdefault(study, OptedOut(study)).at)
+    def eligible_subjects_in(
+        self, connection: sql.Connection, study: str, action: ConsentAction, when: datetime
+    ) -> tuple[str, frozenset[str]]:
+        """Return the eligible subjects of the consent registry inside a transaction."""
+        return self._eligible_cache(study, action).eligible(connection, when)
 
-    def _allowed(self, study: str, action: Action) -> Allowed:
-        return self._known.setdefault((study, action), Allowed(study, action))
+    def opted_out_subjects(self, study: str = "") -> frozenset[str]:
+        """Return the consent registry's opted-out subjects and, if a study is given, those withdrawn from it."""
+        return self.database.read(self._opted_out.setdefault(study, OptedOutSubjects(study)).current)
 
-    def study(self, study: str) -> Published | None:
-        """The current document of a study."""
+    def _eligible_cache(self, study: str, action: ConsentAction) -> EligibleSubjects:
+        return self._eligible.setdefault((study, action), EligibleSubjects(study, action))
+
+    def study(self, study: str) -> PublishedStudy | None:
+        """Return the current document of a study published in the consent registry."""
         return self.database.read(lambda connection: study_in(connection, study))
 
-    def studies(self) -> list[Published]:
-        """The current documents of all studies."""
+    def studies(self) -> list[PublishedStudy]:
+        """Return the current documents of all studies published in the consent registry."""
         names = self.database.read(
             lambda connection: sorted(connection.scalars(sql.select(schema.studies.c.study).distinct()))
         )
-        return [found for name in names if (found := self.study(name))]
+        return [study for name in names if (study := self.study(name))]
 
     def subjects(self, study: str) -> list[str]:
-        """The tags of everybody who has ever said yes to a study and is still on record."""
+        """Return the pseudonyms of all subjects with a consent to a study in the consent registry."""
         table = schema.consents
-        chosen = sql.select(table.c.subject).where(table.c.study == study).distinct()
-        return self.database.read(lambda connection: sorted(connection.scalars(chosen)))
+        selection = sql.select(table.c.subject).where(table.c.study == study).distinct()
+        return self.database.read(lambda connection: sorted(connection.scalars(selection)))
 
     def consent(self, subject: str, study: str = "") -> Json | None:
-        """The newest consent of a person."""
-        return self.database.read(lambda connection: newest_in(connection, subject, study))
+        """Return a subject's latest consent in the consent registry."""
+        return self.database.read(lambda connection: latest_consent_in(connection, subject, study))
 
 
-def check_tag(subject: str) -> None:
-    """Refuse a person's name where a tag is expected."""
-    if not is_tag(subject):
-        raise SettingsError("a person is named by a tag here", remedy="make one with governance.tags.tag")
+def check_pseudonym(subject: str) -> None:
+    """Raise an error if a value is not a pseudonym of the consent registry."""
+    if not is_pseudonym(subject):
+        raise SettingsError(
+            "the subject is not given by a registry pseudonym",
+            remedy="derive one with abaton.governance.registry_pseudonym",
+        )
 
 
-def no(reason: Reason) -> Denied:
-    """The refusal for a reason."""
-    return Denied(
-        RefusalCode.NO_CONSENT, f"there is no consent in force: {reason.value}", reason=reason.value
-    )
+def consent_error(reason: DenialReason) -> DeniedError:
+    """Return the error for a denied decision of the consent registry."""
+    return DeniedError(RefusalCode.NO_CONSENT, f"no consent is in force: {reason.value}", reason=reason.value)

@@ -1,14 +1,14 @@
-"""What comes to a registry from elsewhere: forms, opt-out lists and permits at a site, sites' consents at the centre.
+"""Consent data from other sources: forms, opt-out lists and permits at a site, sites' consents at the centre.
 
 Invariants:
-(1) what is taken over is written with an audit entry in one transaction; reading the same again changes nothing;
-(2) whoever has withdrawn here stays out until they sign again; whose form is no longer there is out while it is not;
-(3) an opt-out wins over every consent and every permit, for as long as it is on the list.
+(1) each import is one transaction with its audit entries; importing the same data again changes nothing;
+(2) a subject withdrawn here stays excluded until a new signature; a subject whose form is missing is suspended;
+(3) an opt-out overrides every consent and permit while it is listed.
 
-The centre keeps a consent that a site brings only if it is a plain yes, in force now, to the current document of an
-open study (or to being told of studies), by a person whom this sender speaks for. Plain means: codes, dates, addresses
-and the person's tag, and no free text, so that nobody's name can come in with it. The same consent again gets the same
-receipt; one that is older than the person's last no is refused. The site keeps which consents the centre has confirmed.
+The centre stores a site's consent only if it is active, in force, refers to the current document of an open study (or
+is a general opt-in), and comes from the subject's custodian. It may contain codes, dates, addresses and the
+pseudonym, but no free text, so that no name can enter. A repeated consent gets the same receipt; one older than the
+last withdrawal is refused. The site stores the centre's receipts.
 """
 
 from __future__ import annotations
@@ -22,291 +22,373 @@ from urllib.parse import unquote
 
 import sqlalchemy as sql
 
-from abaton.canonical_json import digest
+from abaton.canonical_json import canonical_digest
 from abaton.errors import SettingsError
+from abaton.fhir.elements import resource_types
 from abaton.governance import schema
-from abaton.governance.audit_log import Entry, Held, append_in, append_many, held_in
-from abaton.governance.consent import CODES, NOTIFY, SYSTEMS, Action, Ask, Json, Permit, Reason, ended, judge
-from abaton.governance.consent_forms import Terms
-from abaton.governance.consent_registry import Registry, check_tag, no
-from abaton.governance.senders import claim_in
+from abaton.governance.audit_log import (
+    AuditedLegalBasis,
+    AuditEntry,
+    append_in,
+    append_many,
+    audited_basis_in,
+)
+from abaton.governance.consent import (
+    CODES,
+    NOTIFY,
+    SYSTEMS,
+    ConsentAction,
+    ConsentQuery,
+    DataPermit,
+    DenialReason,
+    Json,
+    deactivate,
+    evaluate_consent,
+)
+from abaton.governance.consent_forms import ConsentTerms
+from abaton.governance.consent_registry import ConsentRegistry, check_pseudonym, consent_error
 from abaton.governance.consent_status import (
-    hold_all,
+    consent_decision,
     in_chunks,
-    judged_in,
-    newest_in,
-    newest_of,
+    latest_consent_in,
+    latest_consents_in,
+    lock_subjects,
     read_consent,
-    stand,
+    set_status,
     study_in,
     subject_lock,
-    withdraw_in,
+    withdraw_consent_in,
     write_consent,
     write_consents,
 )
-from abaton.governance.signed_statements import CONFIRMED, Confirmed, Find, Signer, Statement, read_confirmed, state
-from abaton.governance.identifiers import (
-    Denied,
-    RefusalCode,
-    first_moment,
-    is_digest,
-    is_name,
-    is_tag,
-    stamp,
+from abaton.governance.identifiers import is_digest, is_name, is_pseudonym
+from abaton.governance.refusals import DeniedError, RefusalCode
+from abaton.governance.senders import claim_subject
+from abaton.governance.signed_statements import (
+    CONSENT_RECEIPT,
+    ConsentReceipt,
+    Find,
+    Statement,
+    StatementSigner,
+    read_consent_receipt,
+    sign_statement,
 )
-from abaton.fhir.elements import resources
+from abaton.governance.timestamps import earliest_time, to_timestamp
 from abaton.store import Database, insert_new
 
 
-def note_permit(registry: Registry, study: str, purpose: str, permit: Permit, when: datetime) -> Held:
-    """Write a permit and what the study is for into the audit chain, once; the ground that it is from then on."""
+def record_permit(
+    registry: ConsentRegistry, study: str, purpose: str, permit: DataPermit, when: datetime
+) -> AuditedLegalBasis:
+    """Record an external data permit and the study's purpose in the audit log, once; return the legal basis."""
     text = json.dumps({"permit": permit.row(), "purpose": purpose}, sort_keys=True)
-    ground_noted(registry, study, permit.document, "permit-noted", permit.digest, when, permit=text)
-    words = f"permit {permit.digest} for {permit.document}"
-    return registry.database.read(lambda connection: held_in(connection, words))
+    record_basis_once(registry, study, permit.document, "permit-recorded", permit.digest, when, permit=text)
+    basis_text = f"permit {permit.digest} for {permit.document}"
+    return registry.database.read(lambda connection: audited_basis_in(connection, basis_text))
 
 
-def state_ground(
-    registry: Registry, study: str, document: str, site: str, words: str, when: datetime
-) -> Held:
-    """Write down, once, that a site answers for a lawful ground of its own; the ground as the audit chain holds it.
+def record_legal_basis(
+    registry: ConsentRegistry, study: str, document: str, site: str, text: str, when: datetime
+) -> AuditedLegalBasis:
+    """Record an external legal basis that the site is responsible for, once, and return it as audited.
 
-    The chain holds the fingerprint of the words, which may name people or places.
+    The log contains the digest of the text, because the text may name persons or places.
     """
-    if not words.strip():
-        raise SettingsError("no ground is stated", remedy="say why these records may be used")
-    stated = digest({"site": site, "ground": words})
-    ground_noted(registry, study, document, "ground-stated", stated, when)
-    return registry.database.read(lambda connection: held_in(connection, words))
+    if not text.strip():
+        raise SettingsError("the legal basis is empty", remedy="state why these records may be used")
+    stated = canonical_digest({"site": site, "ground": text})  # frozen: part of the bytes
+    record_basis_once(registry, study, document, "legal-basis-stated", stated, when)
+    return registry.database.read(lambda connection: audited_basis_in(connection, text))
 
 
-def ground_noted(
-    registry: Registry,
+def record_basis_once(
+    registry: ConsentRegistry,
     study: str,
     document: str,
     action: str,
-    ground: str,
+    legal_basis: str,
     when: datetime,
     *,
     permit: str = "",
 ) -> None:
-    """Write down once on which ground, known by its fingerprint, a study's document is worked on without consents."""
-    row = {"study": study, "document": document, "ground": ground}
+    """Record once the digest of an external legal basis for using a study document without consents."""
+    row = {"study": study, "document": document, "legal_basis": legal_basis}
 
     def work(connection: sql.Connection) -> None:
-        table = schema.grounds
-        chosen = sql.select(table.c.noted).where(*(table.c[name] == value for name, value in row.items()))
-        if connection.scalar(chosen) is None:
-            connection.execute(table.insert().values(**row, noted=stamp(when), permit=permit))
-            detail = {"document": document, "ground": ground}
-            append_in(connection, Entry(action, study=study, detail=detail), when)
+        table = schema.legal_bases
+        selection = sql.select(table.c.recorded_at).where(
+            *(table.c[name] == value for name, value in row.items())
+        )
+        if connection.scalar(selection) is None:
+            connection.execute(table.insert().values(**row, recorded_at=to_timestamp(when), permit=permit))
+            detail = {"document": document, "legal-basis": legal_basis}
+            append_in(connection, AuditEntry(action, study=study, detail=detail), when)
 
     registry.database.write(work, lock=f"study/{study}")
 
 
-def set_opt_outs(registry: Registry, people: Collection[str], when: datetime) -> tuple[int, int]:
-    """Take over the list of those who have opted out; how many came onto it, and how many left it."""
-    for subject in people:
-        check_tag(subject)
+def set_opt_outs(registry: ConsentRegistry, subjects: Collection[str], when: datetime) -> tuple[int, int]:
+    """Replace the external opt-out list; return the numbers of added and removed subjects."""
+    for subject in subjects:
+        check_pseudonym(subject)
 
     def work(connection: sql.Connection) -> tuple[int, int]:
-        table, wanted = schema.opt_outs, set(people)
-        before = set(connection.scalars(sql.select(table.c.subject)))
-        new, gone = sorted(wanted - before), sorted(before - wanted)
-        hold_all(connection, [*new, *gone])
-        if new:
-            connection.execute(table.insert(), [{"subject": s, "since": stamp(when)} for s in new])
-        for some in in_chunks(gone):
-            connection.execute(table.delete().where(table.c.subject.in_(some)))
-        told = [("opt-out-listed", s) for s in new] + [("opt-out-lifted", s) for s in gone]
-        append_many(connection, (Entry(action, about=subject) for action, subject in told), when)
-        return len(new), len(gone)
+        table, wanted = schema.opt_outs, set(subjects)
+        listed = set(connection.scalars(sql.select(table.c.subject)))
+        added, removed = sorted(wanted - listed), sorted(listed - wanted)
+        lock_subjects(connection, [*added, *removed])
+        if added:
+            connection.execute(
+                table.insert(), [{"subject": s, "listed_at": to_timestamp(when)} for s in added]
+            )
+        for chunk in in_chunks(removed):
+            connection.execute(table.delete().where(table.c.subject.in_(chunk)))
+        changes = [("opt-out-listed", s) for s in added] + [("opt-out-lifted", s) for s in removed]
+        append_many(connection, (AuditEntry(action, subject=subject) for action, subject in changes), when)
+        return len(added), len(removed)
 
     return registry.database.write(work, lock="opt-outs")
 
 
 @dataclass(slots=True)
-class TakenOver:
-    """What reading people's forms has changed.
+class ConsentImportResult:
+    """Changes made by importing consent forms.
 
     Attributes:
-        written: how many consents are new or changed.
-        same: how many are as they were.
-        withdrew_here: how many were passed over, because the person has said no here since they signed.
-        out: who has taken a yes back on a form.
-        missing: whose form is not there any more; they are out, and in again once it is back.
+        written: Number of new or changed consents.
+        unchanged: Number of unchanged consents.
+        withdrawn_here: Number skipped because the subject withdrew here after signing.
+        withdrawn: Subjects who withdrew on a form.
+        missing: Subjects whose form is missing; suspended until it is back.
     """
 
     written: int = 0
-    same: int = 0
-    withdrew_here: int = 0
-    out: tuple[str, ...] = ()
+    unchanged: int = 0
+    withdrawn_here: int = 0
+    withdrawn: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
 
 
-def keep_terms(
-    registry: Registry, people: Mapping[str, Terms], study: str, document: str, when: datetime
-) -> TakenOver:
-    """Take over what people allow by the forms that they have signed, for one study's document, in one transaction.
+def import_consents(
+    registry: ConsentRegistry,
+    terms_by_subject: Mapping[str, ConsentTerms],
+    study: str,
+    document: str,
+    when: datetime,
+) -> ConsentImportResult:
+    """Import the terms of externally signed forms for one study document in one transaction.
 
     Args:
-        registry: The site's consents.
-        people: Everybody who has signed one of the forms, by their tags, and what they allow.
+        registry: Consent registry of the site.
+        terms_by_subject: Terms of all subjects with a signed form, by registry pseudonym.
         study: The study.
-        document: The fingerprint of its current document.
-        when: The time now.
+        document: Digest of its current document.
+        when: The current time.
     """
-    for subject in people:
-        check_tag(subject)
+    for subject in terms_by_subject:
+        check_pseudonym(subject)
 
-    def work(connection: sql.Connection) -> TakenOver:
-        found = study_in(connection, study)
-        if found is None or not found.is_open(when):
-            raise no(Reason.STUDY_CLOSED)
-        if found.document != document:
-            raise no(Reason.OTHER_DOCUMENT)
+    def work(connection: sql.Connection) -> ConsentImportResult:
+        published = study_in(connection, study)
+        if published is None or not published.is_open(when):
+            raise consent_error(DenialReason.STUDY_CLOSED)
+        if published.document != document:
+            raise consent_error(DenialReason.OTHER_DOCUMENT)
         table = schema.form_consents
-        before = set(connection.scalars(sql.select(table.c.subject).where(table.c.study == study)))
-        yes = sorted(s for s, terms in people.items() if not terms.is_no and not terms.is_taken_back(when))
-        out, missing = sorted(before & (people.keys() - set(yes))), sorted(before - people.keys())
-        hold_all(connection, [*yes, *out, *missing])
-        done = TakenOver(out=tuple(out), missing=tuple(missing))
-        for some in in_chunks(yes):
-            _keep(connection, {s: people[s] for s in some}, Ask("", study, document), when, done)
-        for subject in out:
-            withdraw_in(connection, subject, study, when)
+        imported_before = set(connection.scalars(sql.select(table.c.subject).where(table.c.study == study)))
+        consenting = sorted(
+            s
+            for s, terms in terms_by_subject.items()
+            if not terms.is_refusal and not terms.is_withdrawn(when)
+        )
+        withdrawn, missing = (
+            sorted(imported_before & (terms_by_subject.keys() - set(consenting))),
+            sorted(imported_before - terms_by_subject.keys()),
+        )
+        lock_subjects(connection, [*consenting, *withdrawn, *missing])
+        result = ConsentImportResult(withdrawn=tuple(withdrawn), missing=tuple(missing))
+        for chunk in in_chunks(consenting):
+            _import_batch(
+                connection,
+                {s: terms_by_subject[s] for s in chunk},
+                ConsentQuery("", study, document),
+                when,
+                result,
+            )
+        for subject in withdrawn:
+            withdraw_consent_in(connection, subject, study, when)
         _suspend(connection, missing, study, when)
-        for some in in_chunks([*out, *missing]):
-            connection.execute(table.delete().where(table.c.study == study, table.c.subject.in_(some)))
-        return done
+        for chunk in in_chunks([*withdrawn, *missing]):
+            connection.execute(table.delete().where(table.c.study == study, table.c.subject.in_(chunk)))
+        return result
 
     return registry.database.write(work, lock=f"forms/{study}")
 
 
-def _keep(
-    connection: sql.Connection, people: Mapping[str, Terms], of: Ask, when: datetime, done: TakenOver
+def _import_batch(
+    connection: sql.Connection,
+    terms_by_subject: Mapping[str, ConsentTerms],
+    study_query: ConsentQuery,
+    when: datetime,
+    result: ConsentImportResult,
 ) -> None:
-    names, withdrawn = list(people), _withdrawn(connection, list(people), of.study)
-    general, current = newest_of(connection, names, ""), newest_of(connection, names, of.study)
-    said: list[tuple[Ask, str]] = []
-    new: list[tuple[Ask, str]] = []
-    for subject, terms in people.items():
-        ask, wish = Ask(subject, of.study, of.document), Ask(subject)
-        text = json.dumps(terms.consent(ask), sort_keys=True)
-        mine = current.get(subject) if subject in withdrawn else None
-        if _said_no_since([general.get(subject), mine], terms):
-            done.withdrew_here += 1
+    subjects, withdrawn = (
+        list(terms_by_subject),
+        _withdrawn(connection, list(terms_by_subject), study_query.study),
+    )
+    general, current = (
+        latest_consents_in(connection, subjects, ""),
+        latest_consents_in(connection, subjects, study_query.study),
+    )
+    study_consents: list[tuple[ConsentQuery, str]] = []
+    general_consents: list[tuple[ConsentQuery, str]] = []
+    for subject, terms in terms_by_subject.items():
+        query, general_query = (
+            ConsentQuery(subject, study_query.study, study_query.document),
+            ConsentQuery(subject),
+        )
+        text = json.dumps(terms.study_consent(query), sort_keys=True)
+        withdrawn_text = current.get(subject) if subject in withdrawn else None
+        if _has_withdrawn_since([general.get(subject), withdrawn_text], terms):
+            result.withdrawn_here += 1
             continue
         if current.get(subject) == text and subject in general:
-            done.same += 1
+            result.unchanged += 1
             continue
-        said.append((ask, text))
+        study_consents.append((query, text))
         if read_consent(general.get(subject, "{}")).get("status") != "active":
-            new.append((wish, json.dumps(terms.wish(wish), sort_keys=True)))
-    write_consents(connection, [*new, *said], when)
-    wrote = [ask.subject for ask, _ in said]
-    stand(connection, wrote, of.study, "on-study", when)
-    append_many(connection, (Entry("subject-opted-in", about=ask.subject) for ask, _ in new), when)
-    detail = {"document": of.document}
-    told = (Entry("consent-read", about=who, study=of.study, detail=detail) for who in wrote)
-    append_many(connection, told, when)
-    if wrote:
-        rows = [{"study": of.study, "subject": subject} for subject in wrote]
+            general_consents.append(
+                (general_query, json.dumps(terms.general_consent(general_query), sort_keys=True))
+            )
+    write_consents(connection, [*general_consents, *study_consents], when)
+    written = [query.subject for query, _ in study_consents]
+    set_status(connection, written, study_query.study, "on-study", when)
+    append_many(
+        connection,
+        (AuditEntry("subject-opted-in", subject=query.subject) for query, _ in general_consents),
+        when,
+    )
+    detail = {"document": study_query.document}
+    entries = (
+        AuditEntry("consent-imported", subject=subject, study=study_query.study, detail=detail)
+        for subject in written
+    )
+    append_many(connection, entries, when)
+    if written:
+        rows = [{"study": study_query.study, "subject": subject} for subject in written]
         insert_new(connection, schema.form_consents, rows)
-    done.written += len(wrote)
+    result.written += len(written)
 
 
-def _suspend(connection: sql.Connection, people: Sequence[str], study: str, when: datetime) -> None:
-    """Let consents count no more whose forms are not there."""
-    for some in in_chunks(people):
-        found = {subject: read_consent(text) for subject, text in newest_of(connection, some, study).items()}
-        active = {subject: consent for subject, consent in found.items() if consent.get("status") == "active"}
-        over = {
-            subject: json.dumps(ended(consent, when), sort_keys=True) for subject, consent in active.items()
+def _suspend(connection: sql.Connection, subjects: Sequence[str], study: str, when: datetime) -> None:
+    """Deactivate imported consents whose external forms are missing."""
+    for chunk in in_chunks(subjects):
+        consents = {
+            subject: read_consent(text)
+            for subject, text in latest_consents_in(connection, chunk, study).items()
         }
-        write_consents(connection, [(Ask(subject, study), text) for subject, text in over.items()], when)
-        stand(connection, list(over), study, "off-study", when)
-        append_many(connection, (Entry("consent-missing", about=who, study=study) for who in over), when)
+        active = {
+            subject: consent for subject, consent in consents.items() if consent.get("status") == "active"
+        }
+        inactive = {
+            subject: json.dumps(deactivate(consent, when), sort_keys=True)
+            for subject, consent in active.items()
+        }
+        write_consents(
+            connection, [(ConsentQuery(subject, study), text) for subject, text in inactive.items()], when
+        )
+        set_status(connection, list(inactive), study, "off-study", when)
+        append_many(
+            connection,
+            (AuditEntry("consent-missing", subject=subject, study=study) for subject in inactive),
+            when,
+        )
 
 
-def _withdrawn(connection: sql.Connection, people: Sequence[str], study: str) -> set[str]:
+def _withdrawn(connection: sql.Connection, subjects: Sequence[str], study: str) -> set[str]:
     table = schema.subjects
-    chosen = sql.select(table.c.subject).where(table.c.study == study, table.c.state == "withdrawn")
-    return set(connection.scalars(chosen.where(table.c.subject.in_(people))))
+    selection = sql.select(table.c.subject).where(table.c.study == study, table.c.state == "withdrawn")
+    return set(connection.scalars(selection.where(table.c.subject.in_(subjects))))
 
 
-def _said_no_since(texts: Sequence[str | None], terms: Terms) -> bool:
-    """Whether a person has withdrawn or opted out here after they signed the newest form."""
+def _has_withdrawn_since(texts: Sequence[str | None], terms: ConsentTerms) -> bool:
+    """Return whether a subject withdrew or opted out here after signing the latest external form."""
     for text in texts:
-        last = {"status": "active"} if text is None else read_consent(text)
-        at = first_moment(last.get("dateTime"))
-        if last.get("status") != "active" and (at is None or terms.newest is None or terms.newest <= at):
+        consent = {"status": "active"} if text is None else read_consent(text)
+        consent_time = earliest_time(consent.get("dateTime"))
+        if consent.get("status") != "active" and (
+            consent_time is None or terms.latest_consent_at is None or terms.latest_consent_at <= consent_time
+        ):
             return True
     return False
 
 
-_STUDY, _DOCUMENT = "urn:abaton:study:", "urn:sha256:"
-_INNER = frozenset({
+_STUDY_URN, _DOCUMENT_URN = "urn:abaton:study:", "urn:sha256:"
+_NESTED_ELEMENTS = frozenset({
     "action", "category", "class", "coding", "patient", "period", "policy", "provision", "purpose", "scope",
 })  # fmt: skip
-_DEEPEST, _WHERE = 12, "consent"
+_MAX_DEPTH, _WHERE = 12, "consent"
 
 
-def ask_of(consent: object) -> Ask:
-    """Who says yes to what in a Consent resource; anything but codes, dates and tags in it is refused.
+def consent_query(consent: object) -> ConsentQuery:
+    """Return subject, study and document of a Consent received from a site; free text in it is refused.
 
     >>> from datetime import UTC
     >>> from abaton.governance.consent import make_consent
-    >>> ask_of(make_consent(Ask("A" * 26), datetime(2026, 1, 1, tzinfo=UTC), None)).subject[:3]
+    >>> consent_query(make_consent(ConsentQuery("A" * 26), datetime(2026, 1, 1, tzinfo=UTC), None)).subject[:3]
     'AAA'
     """
     try:
-        if not isinstance(consent, dict) or not is_plain(consent):
+        if not isinstance(consent, dict) or not has_only_codes(consent):
             raise TypeError
         subject = consent["patient"]["reference"].removeprefix("Patient/")
         policies = sorted(policy["uri"] for policy in consent["policy"])
         if policies == [NOTIFY]:
-            return Ask(subject)
+            return ConsentQuery(subject)
         study, document = policies
-        name, pinned = unquote(study.removeprefix(_STUDY)), document.removeprefix(_DOCUMENT)
-        sound = study.startswith(_STUDY) and document.startswith(_DOCUMENT)
-        if not sound or not is_name(name) or not is_digest(pinned):
+        name, document_digest = unquote(study.removeprefix(_STUDY_URN)), document.removeprefix(_DOCUMENT_URN)
+        is_valid = study.startswith(_STUDY_URN) and document.startswith(_DOCUMENT_URN)
+        if not is_valid or not is_name(name) or not is_digest(document_digest):
             raise TypeError
-        return Ask(subject, name, pinned, Action.SEND)
+        return ConsentQuery(subject, name, document_digest, ConsentAction.SEND)
     except (KeyError, TypeError, ValueError, AttributeError):
-        raise Denied(
-            RefusalCode.MALFORMED, "this is not a Consent of the form that is taken", where=_WHERE
+        raise DeniedError(
+            RefusalCode.MALFORMED, "the Consent is malformed or contains free text", where=_WHERE
         ) from None
 
 
-def is_plain(node: Mapping[str, object], depth: int = 0) -> bool:
-    """Whether a resource holds nothing but known elements with known codes, dates and tags in them."""
+def has_only_codes(node: Mapping[str, object], depth: int = 0) -> bool:
+    """Return whether a consent received from a site contains only known elements, codes, dates and pseudonyms."""
     for name, value in node.items():
-        each = value if isinstance(value, list) else [value]
-        if name in _INNER:
-            inner = [part for part in each if isinstance(part, dict)]
-            if len(inner) < len(each) or depth > _DEEPEST or not all(is_plain(p, depth + 1) for p in inner):
+        values = value if isinstance(value, list) else [value]
+        if name in _NESTED_ELEMENTS:
+            nested = [part for part in values if isinstance(part, dict)]
+            if (
+                len(nested) < len(values)
+                or depth > _MAX_DEPTH
+                or not all(has_only_codes(p, depth + 1) for p in nested)
+            ):
                 return False
-        elif name not in _LEAVES or not isinstance(value, str) or not _LEAVES[name](value):
+        elif name not in _VALUE_CHECKS or not isinstance(value, str) or not _VALUE_CHECKS[name](value):
             return False
     return True
 
 
 def _is_policy(text: str) -> bool:
-    if text.startswith(_STUDY):
-        return is_name(unquote(text.removeprefix(_STUDY)))
-    return text == NOTIFY or (text.startswith(_DOCUMENT) and is_digest(text.removeprefix(_DOCUMENT)))
+    if text.startswith(_STUDY_URN):
+        return is_name(unquote(text.removeprefix(_STUDY_URN)))
+    return text == NOTIFY or (text.startswith(_DOCUMENT_URN) and is_digest(text.removeprefix(_DOCUMENT_URN)))
 
 
 def _is_time(text: str) -> bool:
-    return first_moment(text) is not None
+    return earliest_time(text) is not None
 
 
-_LEAVES: Mapping[str, Callable[[str], bool]] = {
-    "code": lambda text: text in CODES or text in resources(),
+_VALUE_CHECKS: Mapping[str, Callable[[str], bool]] = {
+    "code": lambda text: text in CODES or text in resource_types(),
     "dateTime": _is_time,
     "end": _is_time,
-    "reference": lambda text: text.startswith("Patient/") and is_tag(text.removeprefix("Patient/")),
+    "reference": lambda text: text.startswith("Patient/") and is_pseudonym(text.removeprefix("Patient/")),
     "resourceType": lambda text: text == "Consent",
     "start": _is_time,
     "status": lambda text: text == "active",
@@ -316,102 +398,117 @@ _LEAVES: Mapping[str, Callable[[str], bool]] = {
 }
 
 
-def take_consent(
-    database: Database, consent: Any, sender: str, key: str, signer: Signer, when: datetime
+def receive_consent(
+    database: Database, consent: Any, sender: str, key: str, signer: StatementSigner, when: datetime
 ) -> Statement:
-    """Keep a consent that a site brings, and confirm it with a signed receipt.
+    """Store a consent received from an external site at the centre and return the signed receipt.
 
     Args:
-        database: The governance database of the centre.
+        database: Governance database of the centre.
         consent: The FHIR Consent.
-        sender: The name of the site.
-        key: The key with which the site signed its request.
-        signer: The centre's signing key.
-        when: The time now.
+        sender: Name of the site.
+        key: Key with which the site signed its request.
+        signer: Signing key of the centre.
+        when: The current time.
     """
-    ask = ask_of(consent)
+    query = consent_query(consent)
 
     def work(connection: sql.Connection) -> str:
-        claim_in(connection, ask.subject, sender)
-        if newest_in(connection, ask.subject, ask.study) != consent:
-            _check(connection, consent, ask, when)
-            write_consent(connection, ask, consent, when)
-            if ask.study:
-                stand(connection, [ask.subject], ask.study, "on-study", when)
-            action = "subject-enrolled" if ask.study else "subject-opted-in"
-            detail = {"document": ask.document} if ask.document else {}
-            entry = Entry(action, actor=key, about=ask.subject, study=ask.study, detail=detail)
+        claim_subject(connection, query.subject, sender)
+        if latest_consent_in(connection, query.subject, query.study) != consent:
+            _check_acceptable(connection, consent, query, when)
+            write_consent(connection, query, consent, when)
+            if query.study:
+                set_status(connection, [query.subject], query.study, "on-study", when)
+            action = "subject-enrolled" if query.study else "subject-opted-in"
+            detail = {"document": query.document} if query.document else {}
+            entry = AuditEntry(action, actor=key, subject=query.subject, study=query.study, detail=detail)
             append_in(connection, entry, when)
-        return changed_in(connection, ask.subject, ask.study)
+        return consent_changed_at(connection, query.subject, query.study)
 
-    at = database.write(work, lock=subject_lock(ask.subject))
-    return state(
-        signer, CONFIRMED, asdict(Confirmed(ask.subject, ask.study, ask.document, digest(consent), at))
+    changed_at = database.write(work, lock=subject_lock(query.subject))
+    return sign_statement(
+        signer,
+        CONSENT_RECEIPT,
+        asdict(
+            ConsentReceipt(query.subject, query.study, query.document, canonical_digest(consent), changed_at)
+        ),
     )
 
 
-def _check(connection: sql.Connection, consent: Json, ask: Ask, when: datetime) -> None:
-    if ask.study:
-        found = study_in(connection, ask.study)
-        if found is None:
-            raise Denied(RefusalCode.WRONG_STUDY, "there is no such study here", where=_WHERE)
-        if not found.is_open(when):
-            raise _no(Reason.STUDY_CLOSED)
-        if found.document != ask.document:
-            raise Denied(RefusalCode.WRONG_DOCUMENT, "the study has another document now", where=_WHERE)
-        if not judged_in(connection, Ask(ask.subject), when).allows:
-            raise _no(Reason.NOT_OPTED_IN)
-    reason = judge(consent, ask, when)
-    if not reason.allows:
-        raise _no(reason)
-    last = newest_in(connection, ask.subject, ask.study)
+def _check_acceptable(connection: sql.Connection, consent: Json, query: ConsentQuery, when: datetime) -> None:
+    if query.study:
+        published = study_in(connection, query.study)
+        if published is None:
+            raise DeniedError(RefusalCode.WRONG_STUDY, "the study is not published here", where=_WHERE)
+        if not published.is_open(when):
+            raise _consent_error(DenialReason.STUDY_CLOSED)
+        if published.document != query.document:
+            raise DeniedError(
+                RefusalCode.WRONG_DOCUMENT,
+                "the consent refers to another version of the study document",
+                where=_WHERE,
+            )
+        if not consent_decision(connection, ConsentQuery(query.subject), when).permits:
+            raise _consent_error(DenialReason.NOT_OPTED_IN)
+    reason = evaluate_consent(consent, query, when)
+    if not reason.permits:
+        raise _consent_error(reason)
+    last = latest_consent_in(connection, query.subject, query.study)
     if last is not None and last.get("status") != "active":
-        said, no = first_moment(consent.get("dateTime")), first_moment(last.get("dateTime"))
-        if said is None or no is None or said <= no:  # both by the clock of the site
-            raise Denied(RefusalCode.REPLAYED, "the person has said no since this consent", where=_WHERE)
+        consented_at, withdrawn_at = (
+            earliest_time(consent.get("dateTime")),
+            earliest_time(last.get("dateTime")),
+        )
+        if (
+            consented_at is None or withdrawn_at is None or consented_at <= withdrawn_at
+        ):  # both by the site's clock
+            raise DeniedError(RefusalCode.REPLAYED, "the subject withdrew after this consent", where=_WHERE)
 
 
-def changed_in(connection: sql.Connection, subject: str, study: str) -> str:
-    """When the newest consent of a person was written down; empty if there is none."""
+def consent_changed_at(connection: sql.Connection, subject: str, study: str) -> str:
+    """Return when the subject's latest received consent was stored; empty if there is none."""
     table = schema.consents
-    chosen = sql.select(table.c.changed).where(table.c.subject == subject, table.c.study == study)
-    return str(connection.scalar(chosen.order_by(table.c.version.desc()).limit(1)) or "")
+    selection = sql.select(table.c.changed_at).where(table.c.subject == subject, table.c.study == study)
+    return str(connection.scalar(selection.order_by(table.c.version.desc()).limit(1)) or "")
 
 
-def _no(reason: Reason) -> Denied:
-    return Denied(RefusalCode.NO_CONSENT, f"the consent is not in force: {reason.value}", reason=reason.value)
+def _consent_error(reason: DenialReason) -> DeniedError:
+    return DeniedError(
+        RefusalCode.NO_CONSENT, f"the consent is not in force: {reason.value}", reason=reason.value
+    )
 
 
-def is_confirmed(database: Database, subject: str, study: str, consent: str) -> bool:
-    """Whether the centre has confirmed this very consent of a person, known by its fingerprint."""
-    table = schema.acknowledged
-    chosen = sql.select(table.c.consent).where(table.c.subject == subject, table.c.study == study)
-    return database.read(lambda connection: connection.scalar(chosen)) == consent
+def is_confirmed(database: Database, subject: str, study: str, consent_digest: str) -> bool:
+    """Return whether the centre has confirmed receiving this consent of the site, identified by digest."""
+    table = schema.consent_receipts
+    selection = sql.select(table.c.consent).where(table.c.subject == subject, table.c.study == study)
+    return database.read(lambda connection: connection.scalar(selection)) == consent_digest
 
 
-def keep_confirmation(
-    database: Database, asked: tuple[str, str, str], statement: Statement, find: Find, when: datetime
-) -> Confirmed:
-    """Check a confirmation and keep it; one for something else is refused.
+def store_consent_receipt(
+    database: Database, expected: tuple[str, str, str], statement: Statement, find: Find, when: datetime
+) -> ConsentReceipt:
+    """Check the centre's receipt for a consent of the site and store it.
 
     Args:
-        database: The governance database of the site.
-        asked: The person, the study and the fingerprint of the consent that was sent.
-        statement: What the centre answered.
-        find: The centre's signing key by its id.
-        when: The time now.
+        database: Governance database of the site.
+        expected: Subject, study and digest of the consent that was sent.
+        statement: The centre's response.
+        find: Returns the centre's signing key by id.
+        when: The current time.
     """
-    confirmed = read_confirmed(statement, find)
-    subject, study, consent = asked
-    if (confirmed.subject, confirmed.study, confirmed.consent) != asked:
-        raise Denied(RefusalCode.FORGED, "the confirmation is for something else", where="consent")
-    row = {"subject": subject, "study": study, "consent": consent}
+    receipt = read_consent_receipt(statement, find)
+    subject, study, consent_digest = expected
+    if (receipt.subject, receipt.study, receipt.consent) != expected:
+        raise DeniedError(RefusalCode.FORGED, "the receipt refers to another consent", where="consent")
+    row = {"subject": subject, "study": study, "consent": consent_digest}
 
     def work(connection: sql.Connection) -> None:
-        table = schema.acknowledged
+        table = schema.consent_receipts
         connection.execute(table.delete().where(table.c.subject == subject, table.c.study == study))
         connection.execute(table.insert().values(**row, receipt=json.dumps(statement, sort_keys=True)))
-        append_in(connection, Entry("consent-confirmed", about=subject, study=study), when)
+        append_in(connection, AuditEntry("consent-confirmed", subject=subject, study=study), when)
 
     database.write(work, lock=subject_lock(subject))
-    return confirmed
+    return receipt

@@ -1,11 +1,9 @@
-"""Retention: what a study may no longer keep is found, told and deleted, by a command that can run every night.
+"""Retention: find and delete what a study may no longer keep; suitable for a nightly job.
 
-A study that has ended is closed: nothing more is collected or used for it. A study whose time of keeping is over loses
-everything, at the site and at the centre: envelopes, rows of the vault with their keys, consents, cohorts, finished
-withdrawals and receipts about people, and with a person's last study their wish to be told of studies. What stays is
-the study's document, the ledger of used numbers and the audit chain, which hold tags at most; withdrawals that are
-still under way go on to their end. Uploads that nobody completed and keys that belong to no row are swept up. Doing it
-again finds nothing left to do.
+A study that has ended is closed. After its retention period everything is deleted at site and centre: envelopes,
+vault rows with their keys, consents, cohorts, completed withdrawals and receipts, and with a subject's last study the
+general opt-in. The study document, the received sequence numbers and the audit log stay; they contain pseudonyms at
+most. Pending withdrawals continue. Incomplete uploads and orphaned row keys are deleted. Enforcement is idempotent.
 """
 
 from __future__ import annotations
@@ -17,36 +15,36 @@ from pathlib import Path
 import sqlalchemy as sql
 
 from abaton.governance import schema
-from abaton.governance.audit_log import Entry, append_in
+from abaton.governance.audit_log import AuditEntry, append_in
+from abaton.governance.consent_registry import ConsentRegistry
+from abaton.governance.consent_status import PublishedStudy, in_chunks, latest_consents_in, read_consent
+from abaton.governance.http_signatures import forget_nonces
 from abaton.governance.outbox import Outbox
-from abaton.governance.consent_registry import Registry
-from abaton.governance.senders import forget_nonces
-from abaton.governance.consent_status import Published, in_chunks, newest_of, read_consent
+from abaton.governance.timestamps import parse_timestamp, to_timestamp
 from abaton.governance.vault import Vault
-from abaton.governance.identifiers import moment, stamp
 from abaton.store import Database
 
 STALE_UPLOAD = timedelta(days=7)
 
 
 @dataclass(frozen=True, slots=True)
-class Due:
-    """Something whose time is over: what it is, of which study, and how many of it there are."""
+class RetentionDue:
+    """Kind, study and number of items whose retention period is over."""
 
-    what: str
+    item: str
     study: str
     count: int
 
 
 @dataclass(frozen=True, slots=True)
-class Holdings:
-    """Where the things are that retention looks at.
+class RetentionTargets:
+    """Stores that retention applies to.
 
     Args:
         database: The governance database.
-        folder: The folder of the inbox, if there is one.
-        outbox: The outbox, if there is one.
-        vault: The mapping table, if there is one.
+        folder: Folder of the inbox, if any.
+        outbox: The outbox, if any.
+        vault: The mapping table, if any.
     """
 
     database: Database
@@ -55,96 +53,102 @@ class Holdings:
     vault: Vault | None = None
 
 
-def due(holdings: Holdings, when: datetime) -> list[Due]:
-    """What has to go at this moment; nothing is changed."""
-    found: list[Due] = []
-    for study in Registry(holdings.database).studies():
+def due_items(targets: RetentionTargets, when: datetime) -> list[RetentionDue]:
+    """Return what has to be deleted at this time by the retention periods; nothing is changed."""
+    due: list[RetentionDue] = []
+    for study in ConsentRegistry(targets.database).studies():
         if _is_over(study.ends, when) and not study.closed:
-            found.append(Due("study-to-close", study.study, 1))
+            due.append(RetentionDue("study-to-close", study.study, 1))
         if _is_over(study.keep_until, when):
-            found += [Due(what, study.study, n) for what, n in _counts(holdings, study.study).items() if n]
-    stale = _stale(holdings, when)
-    return [*found, Due("stale-uploads", "", len(stale))] if stale else found
+            due += [
+                RetentionDue(item, study.study, n) for item, n in _counts(targets, study.study).items() if n
+            ]
+    stale = _stale_uploads(targets, when)
+    return [*due, RetentionDue("stale-uploads", "", len(stale))] if stale else due
 
 
-def enforce(holdings: Holdings, when: datetime) -> list[Due]:
-    """Delete what has to go, and tell what was deleted; interrupted, the next time goes on."""
-    listed = due(holdings, when)
-    registry = Registry(holdings.database)
+def enforce(targets: RetentionTargets, when: datetime) -> list[RetentionDue]:
+    """Enforce the retention periods: delete what is due and return it; resumes after an interruption."""
+    due = due_items(targets, when)
+    registry = ConsentRegistry(targets.database)
     for study in registry.studies():
         if _is_over(study.ends, when) or _is_over(study.keep_until, when):
             registry.close(study.study, when)
-        if _is_over(study.keep_until, when) and any(_counts(holdings, study.study).values()):
-            _empty(holdings, study, when)
-    for path in _stale(holdings, when):
+        if _is_over(study.keep_until, when) and any(_counts(targets, study.study).values()):
+            _delete_study(targets, study, when)
+    for path in _stale_uploads(targets, when):
         path.unlink(missing_ok=True)
-    _forget_old(holdings.database, when)
-    if holdings.outbox is not None:
-        holdings.outbox.sweep()  # files of envelopes that are no longer on the list
-    if holdings.vault is not None:
-        swept = holdings.vault.sweep()
-        listed += [Due("orphan-row-keys", "", swept)] if swept else []
-    return listed
+    _forget_old(targets.database, when)
+    if targets.outbox is not None:
+        targets.outbox.sweep()  # files of envelopes that are no longer listed
+    if targets.vault is not None:
+        orphan_keys = targets.vault.sweep()
+        due += [RetentionDue("orphan-row-keys", "", orphan_keys)] if orphan_keys else []
+    return due
 
 
 def _is_over(text: str, when: datetime) -> bool:
-    return bool(text) and when >= moment(text)
+    return bool(text) and when >= parse_timestamp(text)
 
 
-_OF_STUDY = {
+_STUDY_TABLES = {
     "received-envelopes": schema.inbox,
     "queued-envelopes": schema.outbox,
     "consents": schema.consents,
     "subjects": schema.subjects,
     "cohorts": schema.snapshots,
     "rounds": schema.rounds,
-    "marks": schema.marks,
-    "consents-from-forms": schema.form_consents,
-    "confirmations": schema.acknowledged,
+    "marked-rounds": schema.marked_rounds,
+    "form-consents": schema.form_consents,
+    "consent-receipts": schema.consent_receipts,
     "deletion-receipts": schema.deletions,
     "withdrawals": schema.withdrawals,
-    "persons": schema.persons,
+    "citizens": schema.citizens,
     "admission-codes": schema.admissions,
 }
 
 
-def _of(table: sql.Table, study: str) -> sql.ColumnElement[bool]:
-    """The rows of a study that go; of withdrawals only those that are done."""
-    ours = table.c.study == study
-    return ours & (table.c.step == schema.DONE) if table is schema.withdrawals else ours
+def _study_rows(table: sql.Table, study: str) -> sql.ColumnElement[bool]:
+    """Return the rows of a study to delete after its retention period; of withdrawals only completed ones."""
+    in_study = table.c.study == study
+    return in_study & (table.c.step == schema.DONE) if table is schema.withdrawals else in_study
 
 
-def _counts(holdings: Holdings, study: str) -> dict[str, int]:
+def _counts(targets: RetentionTargets, study: str) -> dict[str, int]:
     def work(connection: sql.Connection) -> dict[str, int]:
         return {
-            what: int(connection.scalar(sql.select(sql.func.count()).where(_of(table, study))) or 0)
-            for what, table in _OF_STUDY.items()
+            item: int(connection.scalar(sql.select(sql.func.count()).where(_study_rows(table, study))) or 0)
+            for item, table in _STUDY_TABLES.items()
         }
 
-    def wishes(connection: sql.Connection) -> int:
-        return len(_last_wishes(connection, study))
+    def opt_ins(connection: sql.Connection) -> int:
+        return len(_removable_opt_ins(connection, study))
 
-    counted = holdings.database.read(work)
-    counted["general-opt-ins"] = holdings.database.read(wishes)
-    return counted | ({"vault-rows": holdings.vault.count(study)} if holdings.vault else {})
+    counts = targets.database.read(work)
+    counts["general-opt-ins"] = targets.database.read(opt_ins)
+    return counts | ({"vault-rows": targets.vault.count(study)} if targets.vault else {})
 
 
-def _last_wishes(connection: sql.Connection, study: str) -> list[str]:
-    """The people of a study, and of no other, who wish to be told of studies; a no to all of them stays."""
+def _removable_opt_ins(connection: sql.Connection, study: str) -> list[str]:
+    """Return subjects of only this study whose general opt-in ends with its retention; a refusal stays."""
     table = schema.subjects
-    others = sql.select(table.c.subject).where(table.c.study != study)
-    chosen = sql.select(table.c.subject).where(table.c.study == study, table.c.subject.not_in(others))
-    people = list(connection.scalars(chosen))
-    wished = newest_of(connection, people, "")
-    return sorted(who for who, text in wished.items() if read_consent(text).get("status") == "active")
+    other_studies = sql.select(table.c.subject).where(table.c.study != study)
+    selection = sql.select(table.c.subject).where(
+        table.c.study == study, table.c.subject.not_in(other_studies)
+    )
+    subjects = list(connection.scalars(selection))
+    opt_ins = latest_consents_in(connection, subjects, "")
+    return sorted(
+        subject for subject, text in opt_ins.items() if read_consent(text).get("status") == "active"
+    )
 
 
-def _empty(holdings: Holdings, study: Published, when: datetime) -> None:
-    """Everything of a study: row keys first, then rows, files, lists."""
-    if holdings.vault is not None:
-        holdings.vault.destroy_study(study.study)
-    counted = _counts(holdings, study.study)
-    folder = holdings.folder
+def _delete_study(targets: RetentionTargets, study: PublishedStudy, when: datetime) -> None:
+    """Delete everything of a study after its retention period: row keys, then rows, files and lists."""
+    if targets.vault is not None:
+        targets.vault.destroy_study(study.study)
+    counts = _counts(targets, study.study)
+    folder = targets.folder
 
     def work(connection: sql.Connection) -> None:
         inbox, members, snapshots = schema.inbox, schema.members, schema.snapshots
@@ -152,32 +156,32 @@ def _empty(holdings: Holdings, study: Published, when: datetime) -> None:
             for digest in connection.scalars(sql.select(inbox.c.digest).where(inbox.c.study == study.study)):
                 (folder / digest).unlink(missing_ok=True)
                 (folder / f"{digest}.part").unlink(missing_ok=True)
-        ours = sql.select(snapshots.c.snapshot).where(snapshots.c.study == study.study)
-        for table in (members, schema.leavers):
-            connection.execute(table.delete().where(table.c.snapshot.in_(ours)))
+        study_snapshots = sql.select(snapshots.c.snapshot).where(snapshots.c.study == study.study)
+        for table in (members, schema.snapshot_removals):
+            connection.execute(table.delete().where(table.c.snapshot.in_(study_snapshots)))
         consents = schema.consents
-        for some in in_chunks(_last_wishes(connection, study.study)):
-            general = (consents.c.study == "") & consents.c.subject.in_(some)
+        for chunk in in_chunks(_removable_opt_ins(connection, study.study)):
+            general = (consents.c.study == "") & consents.c.subject.in_(chunk)
             connection.execute(consents.delete().where(general))
-        for table in _OF_STUDY.values():
-            connection.execute(table.delete().where(_of(table, study.study)))
-        detail: dict[str, str | int] = {what: n for what, n in counted.items() if n}
-        append_in(connection, Entry("study-expired", study=study.study, detail=detail), when)
+        for table in _STUDY_TABLES.values():
+            connection.execute(table.delete().where(_study_rows(table, study.study)))
+        detail: dict[str, str | int] = {item: n for item, n in counts.items() if n}
+        append_in(connection, AuditEntry("study-expired", study=study.study, detail=detail), when)
 
-    holdings.database.write(work, lock=f"study/{study.study}")
-    holdings.database.scrub(schema.members, schema.leavers, *_OF_STUDY.values())
+    targets.database.write(work, lock=f"study/{study.study}")
+    targets.database.scrub(schema.members, schema.snapshot_removals, *_STUDY_TABLES.values())
 
 
 def _forget_old(database: Database, when: datetime) -> None:
-    """Announcements of uploads that never came, and nonces of requests that are too old to be taken again."""
+    """Delete uploads announced but never received, and expired nonces, as part of retention."""
     table = schema.uploads
-    chosen = table.delete().where(table.c.begun < stamp(when - STALE_UPLOAD))
-    database.write(lambda connection: connection.execute(chosen))
+    deletion = table.delete().where(table.c.started_at < to_timestamp(when - STALE_UPLOAD))
+    database.write(lambda connection: connection.execute(deletion))
     forget_nonces(database, when)
 
 
-def _stale(holdings: Holdings, when: datetime) -> list[Path]:
-    if holdings.folder is None or not holdings.folder.is_dir():
+def _stale_uploads(targets: RetentionTargets, when: datetime) -> list[Path]:
+    if targets.folder is None or not targets.folder.is_dir():
         return []
     before = (when - STALE_UPLOAD).timestamp()
-    return sorted(path for path in holdings.folder.glob("*.part") if path.stat().st_mtime < before)
+    return sorted(path for path in targets.folder.glob("*.part") if path.stat().st_mtime < before)

@@ -1,7 +1,8 @@
-"""The tables of governance: consents, cohorts, what was sent and received, the audit chain, withdrawals.
+"""Tables of the governance database: consents, cohorts, envelopes, audit log, withdrawals.
 
-The mapping table is not among them: it has databases of its own (see :mod:`abaton.governance.vault`). The version of
-the tables stands in a row; whoever meets another one than it knows stops before it does harm.
+The mapping table has its own databases (:mod:`abaton.governance.vault`). A database of another version is refused
+before any change. There are no migrations in place, because a registry is evidence and an old vault would assign new
+pseudonyms.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from abaton.store import mark_version
 
 VERSION = 4
 DONE = "done"
-"""The step of a withdrawal that has come to its end."""
+"""Value of `withdrawals.step` for a completed withdrawal."""
 
 metadata = MetaData()
 
@@ -34,10 +35,10 @@ consents = Table(
     "consents",
     metadata,
     Column("subject", Text, primary_key=True),
-    Column("study", Text, primary_key=True),  # empty: the general wish to be told of studies
+    Column("study", Text, primary_key=True),  # empty: general opt-in to studies
     Column("version", Integer, primary_key=True),
     Column("document", Text, nullable=False),
-    Column("changed", Text, nullable=False),
+    Column("changed_at", Text, nullable=False),
     Column("resource", Text, nullable=False),
 )
 
@@ -47,36 +48,34 @@ subjects = Table(
     Column("subject", Text, primary_key=True),
     Column("study", Text, primary_key=True),
     Column("state", Text, nullable=False),
-    Column("changed", Text, nullable=False),
+    Column("changed_at", Text, nullable=False),
     Column("resource", Text, nullable=False),
 )
 
-opt_outs = Table(  # who has opted out of every use for research; wins over any consent and any permit
+opt_outs = Table(  # opt-out of all research use; overrides every consent and permit
     "opt_outs",
     metadata,
     Column("subject", Text, primary_key=True),
-    Column("since", Text, nullable=False),
+    Column("listed_at", Text, nullable=False),
 )
 
-form_consents = Table(  # whose newest consent was read from a form that is kept elsewhere
+form_consents = Table(  # subjects whose latest consent was imported from a form
     "form_consents",
     metadata,
     Column("study", Text, primary_key=True),
     Column("subject", Text, primary_key=True),
 )
 
-grounds = (
-    Table(  # permits and stated grounds on which a study's document is worked on without single consents
-        "grounds",
-        metadata,
-        Column("study", Text, primary_key=True),
-        Column("document", Text, primary_key=True),
-        Column("ground", Text, primary_key=True),
-        Column("noted", Text, nullable=False),
-        Column(
-            "permit", Text, nullable=False, server_default=""
-        ),  # a permit and the study's purpose, if it is one
-    )
+legal_bases = Table(  # permits and stated legal bases for using records without individual consent
+    "legal_bases",
+    metadata,
+    Column("study", Text, primary_key=True),
+    Column("document", Text, primary_key=True),
+    Column("legal_basis", Text, primary_key=True),
+    Column("recorded_at", Text, nullable=False),
+    Column(
+        "permit", Text, nullable=False, server_default=""
+    ),  # permit and purpose of the study as JSON; empty if not a permit
 )
 
 snapshots = Table(
@@ -86,8 +85,10 @@ snapshots = Table(
     Column("study", Text, nullable=False),
     Column("document", Text, nullable=False),
     Column("purpose", Text, nullable=False),
-    Column("at", Text, nullable=False),
-    Column("base", Text, nullable=False, server_default=""),  # the snapshot it differs little from
+    Column("taken_at", Text, nullable=False),
+    Column(
+        "base", Text, nullable=False, server_default=""
+    ),  # snapshot from which this one differs in few subjects
 )
 
 members = Table(
@@ -95,16 +96,16 @@ members = Table(
     metadata,
     Column("snapshot", Text, primary_key=True),
     Column("subject", Text, primary_key=True),
-    Column("left", Text, nullable=False),  # when the person left it; empty while in
+    Column("removed_at", Text, nullable=False),  # time of removal; empty while included
     Index("members_by_subject", "subject"),
 )
 
-leavers = Table(  # who is in the snapshot's base, and not in the snapshot
-    "leavers",
+snapshot_removals = Table(  # subjects of the base that are not in the snapshot
+    "snapshot_removals",
     metadata,
     Column("snapshot", Text, primary_key=True),
     Column("subject", Text, primary_key=True),
-    Index("leavers_by_subject", "subject"),
+    Index("snapshot_removals_by_subject", "subject"),
 )
 
 rounds = Table(
@@ -114,17 +115,17 @@ rounds = Table(
     Column("run", Text, primary_key=True),
     Column("round", Integer, primary_key=True),
     Column("snapshot", Text, nullable=False),
-    Column("at", Text, nullable=False),
+    Column("recorded_at", Text, nullable=False),
 )
 
-marks = Table(
-    "marks",
+marked_rounds = Table(
+    "marked_rounds",
     metadata,
     Column("study", Text, primary_key=True),
     Column("run", Text, primary_key=True),
     Column("round", Integer, primary_key=True),
     Column("subject", Text, primary_key=True),
-    Column("at", Text, nullable=False),
+    Column("marked_at", Text, nullable=False),
 )
 
 audit = Table(
@@ -140,9 +141,9 @@ senders = Table(
     metadata,
     Column("name", Text, primary_key=True),
     Column("role", Text, nullable=False),
-    Column("ring", Text, nullable=False),
-    Column("since", Text, nullable=False),
-    Column("until", Text, nullable=False),
+    Column("key_set", Text, nullable=False),
+    Column("registered_at", Text, nullable=False),
+    Column("valid_until", Text, nullable=False),
 )
 
 sender_keys = Table(
@@ -162,7 +163,7 @@ outbox = Table(
     Column("digest", Text, nullable=False),
     Column("size", BigInteger, nullable=False),
     Column("created", Text, nullable=False),
-    Column("content", Text, nullable=False),  # the fingerprint of what is inside: the same is not sent twice
+    Column("content_digest", Text, nullable=False),  # SHA-256 of the content: equal content is not sent twice
     Column("receipt", Text, nullable=False),
     Index("outbox_by_subject", "study", "subject"),
 )
@@ -176,19 +177,21 @@ inbox = Table(
     Column("sequence", BigInteger, nullable=False),
     Column("subject", Text, nullable=False),
     Column("size", BigInteger, nullable=False),
-    Column("received", Text, nullable=False),
+    Column("received_at", Text, nullable=False),
     Index("inbox_by_subject", "study", "subject"),
 )
 
-ledger = Table(  # stays when records are deleted, so that they cannot be sent again; holds nobody
-    "ledger",
-    metadata,
-    Column("sender", Text, primary_key=True),
-    Column("study", Text, primary_key=True),
-    Column("sequence", BigInteger, primary_key=True, autoincrement=False),
-    Column("digest", Text, nullable=False),
-    Column("receipt", Text, nullable=False),
-    Index("ledger_by_digest", "digest"),
+received_sequences = (
+    Table(  # stays after records are deleted, so that they cannot be replayed; names no subject
+        "received_sequences",
+        metadata,
+        Column("sender", Text, primary_key=True),
+        Column("study", Text, primary_key=True),
+        Column("sequence", BigInteger, primary_key=True, autoincrement=False),
+        Column("digest", Text, nullable=False),
+        Column("receipt", Text, nullable=False),
+        Index("received_sequences_by_digest", "digest"),
+    )
 )
 
 deletions = Table(
@@ -205,58 +208,58 @@ withdrawals = Table(
     metadata,
     Column("study", Text, primary_key=True),
     Column("subject", Text, primary_key=True),
-    Column("row", Text, nullable=False),  # the tag of the person's row in the vault
+    Column("vault_row", Text, nullable=False),  # pseudonym of the subject's row in the vault
     Column("step", Text, nullable=False),
-    Column("since", Text, nullable=False),
-    Column("changed", Text, nullable=False),
-    Column("waits_for", Text, nullable=False),
+    Column("opened_at", Text, nullable=False),
+    Column("changed_at", Text, nullable=False),
+    Column("pending_on", Text, nullable=False),
     Column("evidence", Text, nullable=False),
 )
 
-keepers = Table(  # which sender spoke first for a person: nobody else may speak for them
-    "keepers", metadata, Column("subject", Text, primary_key=True), Column("sender", Text, nullable=False)
+custodians = Table(  # sender of a subject's first consent; no other sender may act for the subject
+    "custodians", metadata, Column("subject", Text, primary_key=True), Column("sender", Text, nullable=False)
 )
 
-persons = Table(  # people who take part themselves, each in one study
-    "persons",
+citizens = Table(  # citizens who take part with their own key, one row per study
+    "citizens",
     metadata,
     Column("study", Text, primary_key=True),
     Column("subject", Text, primary_key=True),
     Column("sender", Text, nullable=False),
-    Column("recovery", Text, nullable=False),  # the public half of the key on paper, which can only withdraw
+    Column("recovery", Text, nullable=False),  # public recovery key, which can only order the deletion
     Column("receipt", Text, nullable=False),
-    Index("persons_by_sender", "sender"),
+    Index("citizens_by_sender", "sender"),
 )
 
-admissions = Table(  # one-time codes that were not used yet, as fingerprints
+admissions = Table(  # digests of unused one-time enrolment codes
     "admissions",
     metadata,
     Column("code", Text, primary_key=True),
     Column("study", Text, nullable=False),
-    Column("until", Text, nullable=False),
+    Column("valid_until", Text, nullable=False),
 )
 
-uploads = Table(  # announced and not yet complete
+uploads = Table(  # announced and incomplete uploads
     "uploads",
     metadata,
     Column("digest", Text, primary_key=True),
     Column("sender", Text, nullable=False),
     Column("size", BigInteger, nullable=False),
-    Column("begun", Text, nullable=False),
+    Column("started_at", Text, nullable=False),
     Index("uploads_by_sender", "sender"),
 )
 
-nonces = Table(  # signed requests that were taken; each counts once
+nonces = Table(  # nonces of accepted requests; each is valid once
     "nonces",
     metadata,
     Column("key", Text, primary_key=True),
     Column("nonce", Text, primary_key=True),
-    Column("at", Text, nullable=False),
-    Index("nonces_by_time", "at"),
+    Column("created_at", Text, nullable=False),
+    Index("nonces_by_time", "created_at"),
 )
 
-acknowledged = Table(  # at a site: consents that the centre has confirmed
-    "acknowledged",
+consent_receipts = Table(  # at a site: the centre's receipts for consents
+    "consent_receipts",
     metadata,
     Column("subject", Text, primary_key=True),
     Column("study", Text, primary_key=True),
@@ -269,5 +272,5 @@ tables = mark_version(
     metadata,
     "governance",
     VERSION,
-    "go on with the version of Abaton that made it, or name a new registry and let people say yes again",
+    "use the version of Abaton that created it, or configure a new registry and obtain consents again",
 )

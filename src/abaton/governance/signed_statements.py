@@ -1,10 +1,8 @@
-"""Signed statements: receipts, orders, approvals, checkpoints and changes of keys, all of one form.
+"""Signed statements: receipts, deletion orders, approvals, checkpoints and key rotations.
 
-A statement is a JSON object with ``format``, ``kind``, ``body``, ``signer`` (the signing key's id) and
-``signature`` (Ed25519 over a fixed prefix and the canonical form of the other four). Whoever checks a statement says
-which kind is expected, so that no statement can pass for another.
-
-The statements that pass between a site and a research centre: receipts, deletion orders and their receipts.
+A statement is a JSON object with ``format``, ``kind``, ``body``, ``signer`` (id of the signing key) and ``signature``
+(Ed25519 over a fixed prefix and the canonical JSON of the other four). Verification names the expected kind, so that no
+statement is accepted in place of another.
 """
 
 from __future__ import annotations
@@ -16,84 +14,84 @@ from dataclasses import asdict, dataclass, fields
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from abaton.canonical_json import canonical
+from abaton.canonical_json import to_canonical_json
 from abaton.errors import AbatonError
-from abaton.governance.identifiers import Denied, RefusalCode, is_digest, is_name, is_tag, stamp
+from abaton.governance.identifiers import is_digest, is_name, is_pseudonym
+from abaton.governance.refusals import DeniedError, RefusalCode
+from abaton.governance.timestamps import to_timestamp
 
 if TYPE_CHECKING:
-    from abaton.governance.sealed_envelope import Looked
+    from abaton.governance.sealed_envelope import EnvelopeInfo
 
 FORMAT = "abaton-statement/1"
-_PREFIX = b"abaton-statement-1\0"
+_PREFIX = b"abaton-statement-1\0"  # frozen: part of the bytes
 
 Statement = dict[str, Any]
 
 
-class Signer(Protocol):
-    """Somebody who can sign."""
+class StatementSigner(Protocol):
+    """Key that signs statements."""
 
     @property
     def id(self) -> str:
-        """The id of the signing key."""
+        """Id of the key that signs a statement."""
 
     def sign(self, data: bytes) -> bytes:
-        """The Ed25519 signature of some bytes."""
+        """Return the Ed25519 signature of the data of a statement."""
 
 
 Verify = Callable[[bytes, bytes], bool]
-"""Whether a signature belongs to some bytes: (signature, data)."""
+"""Verification function: (signature, data) to validity."""
 
 
-def state(signer: Signer, kind: str, body: Mapping[str, Any]) -> Statement:
-    """Sign a statement."""
+def sign_statement(signer: StatementSigner, kind: str, body: Mapping[str, Any]) -> Statement:
+    """Return a signed statement."""
     unsigned = {"format": FORMAT, "kind": kind, "body": dict(body), "signer": signer.id}
-    signature = signer.sign(_PREFIX + canonical(unsigned))
+    signature = signer.sign(_PREFIX + to_canonical_json(unsigned))
     return {**unsigned, "signature": base64.b64encode(signature).decode()}
 
 
-def check(statement: object, kind: str, find: Callable[[str], Verify | None]) -> dict[str, Any]:
-    """The body of a genuine statement of the expected kind; anything else is refused.
+def verify_statement(statement: object, kind: str, find: Callable[[str], Verify | None]) -> dict[str, Any]:
+    """Return the body of a valid signed statement of the expected kind; anything else is refused.
 
     Args:
-        statement: What claims to be a statement.
-        kind: What it must be.
-        find: The check of a signing key by its id, or nothing if the key does not count.
+        statement: The statement to verify.
+        kind: Its expected kind.
+        find: Returns the verification function of a signing key by id; None if the key is not accepted.
     """
     where = f"statement '{kind}'"
     if not isinstance(statement, dict) or set(statement) != {"format", "kind", "body", "signer", "signature"}:
-        raise Denied(RefusalCode.MALFORMED, "this is not a signed statement", where=where)
+        raise DeniedError(RefusalCode.MALFORMED, "the data are not a signed statement", where=where)
     body, signer, signature = statement["body"], statement["signer"], statement["signature"]
     if statement["format"] != FORMAT or not isinstance(body, dict) or not isinstance(signer, str):
-        raise Denied(RefusalCode.MALFORMED, "this is not a signed statement of this form", where=where)
+        raise DeniedError(RefusalCode.MALFORMED, "the signed statement is malformed", where=where)
     if statement["kind"] != kind:
-        raise Denied(RefusalCode.FORGED, "a statement of another kind was given", where=where)
+        raise DeniedError(RefusalCode.FORGED, "the statement has another kind", where=where)
     verify = find(signer)
     if verify is None:
-        raise Denied(RefusalCode.UNKNOWN_SENDER, "nobody here knows who signed", where=where)
+        raise DeniedError(RefusalCode.UNKNOWN_SENDER, "the signing key is not registered", where=where)
     try:
         raw = base64.b64decode(signature, validate=True) if isinstance(signature, str) else b""
-        data = _PREFIX + canonical({k: v for k, v in statement.items() if k != "signature"})
+        data = _PREFIX + to_canonical_json({k: v for k, v in statement.items() if k != "signature"})
     except (binascii.Error, ValueError, RecursionError, AbatonError):
-        raise Denied(
-            RefusalCode.MALFORMED, "this is not a signed statement of this form", where=where
-        ) from None
+        raise DeniedError(RefusalCode.MALFORMED, "the signed statement is malformed", where=where) from None
     if not verify(raw, data):
-        raise Denied(RefusalCode.FORGED, "the signature does not fit", where=where)
+        raise DeniedError(RefusalCode.FORGED, "the signature does not verify", where=where)
     return body
 
 
 RECEIPT = "receipt"
-ORDER = "deletion-order"
-DELETED = "deletion-receipt"
-CONFIRMED = "consent-receipt"
+DELETION_ORDER = "deletion-order"
+DELETION_RECEIPT = "deletion-receipt"
+CONSENT_RECEIPT = "consent-receipt"
 
 Find = Callable[[str], Verify | None]
-"""The check of a signing key by its id, or nothing if the key does not count."""
+"""Lookup of the verification function of a signing key by id; None if the key is not accepted."""
 
 
 @dataclass(frozen=True, slots=True)
-class Receipt:
-    """The centre has an envelope, whole and on its disk."""
+class TransferReceipt:
+    """The centre's confirmation that an envelope is complete and on its disk."""
 
     digest: str
     study: str
@@ -103,43 +101,47 @@ class Receipt:
     at: str
 
 
-def write_receipt(signer: Signer, looked: Looked, when: datetime) -> Statement:
-    """Confirm that an envelope has arrived."""
-    head = looked.header
-    receipt = Receipt(looked.digest, head.study, head.sender, head.sequence, looked.size, stamp(when))
-    return state(signer, RECEIPT, asdict(receipt))
+def write_receipt(signer: StatementSigner, info: EnvelopeInfo, when: datetime) -> Statement:
+    """Sign a statement that is the receipt of an envelope."""
+    header = info.header
+    receipt = TransferReceipt(
+        info.digest, header.study, header.sender, header.sequence, info.size, to_timestamp(when)
+    )
+    return sign_statement(signer, RECEIPT, asdict(receipt))
 
 
-def read_receipt(statement: object, find: Find) -> Receipt:
-    """A receipt that the centre has signed."""
-    return _made(Receipt, check(statement, RECEIPT, find))
+def read_receipt(statement: object, find: Find) -> TransferReceipt:
+    """Verify the signed statement that is the centre's receipt of an envelope."""
+    return _parse_body(TransferReceipt, verify_statement(statement, RECEIPT, find))
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
-    """A site orders everything of one person in one study to be deleted."""
+class DeletionOrder:
+    """Order to delete all records of one subject in one study."""
 
     study: str
     subject: str
     at: str
 
 
-def write_order(signer: Signer, study: str, subject: str, when: datetime) -> Statement:
-    """Order the deletion of a person's records; the same order at the same time gives the same bytes."""
-    return state(signer, ORDER, asdict(Order(study, subject, stamp(when))))
+def write_order(signer: StatementSigner, study: str, subject: str, when: datetime) -> Statement:
+    """Sign a statement that orders a deletion; the same order and time give the same bytes."""
+    return sign_statement(signer, DELETION_ORDER, asdict(DeletionOrder(study, subject, to_timestamp(when))))
 
 
-def read_order(statement: object, find: Find) -> Order:
-    """An order that a site has signed."""
-    order = _made(Order, check(statement, ORDER, find))
-    if not is_name(order.study) or not is_tag(order.subject):
-        raise Denied(RefusalCode.MALFORMED, "the order names nobody", where=ORDER)
+def read_order(statement: object, find: Find) -> DeletionOrder:
+    """Verify the signed statement of a deletion order."""
+    order = _parse_body(DeletionOrder, verify_statement(statement, DELETION_ORDER, find))
+    if not is_name(order.study) or not is_pseudonym(order.subject):
+        raise DeniedError(
+            RefusalCode.MALFORMED, "the order has no valid study and subject", where=DELETION_ORDER
+        )
     return order
 
 
 @dataclass(frozen=True, slots=True)
-class Deleted:
-    """The centre has deleted everything of a person in a study that came from one sender, by one order."""
+class DeletionReceipt:
+    """The centre's confirmation that all records of a subject in a study from one sender are deleted."""
 
     study: str
     subject: str
@@ -149,22 +151,27 @@ class Deleted:
     at: str
 
 
-def write_deleted(
-    signer: Signer, order: Order, ordered: str, sender: str, records: int, when: datetime
+def write_deletion_receipt(
+    signer: StatementSigner,
+    order: DeletionOrder,
+    order_digest: str,
+    sender: str,
+    records: int,
+    when: datetime,
 ) -> Statement:
-    """Confirm that an order was carried out: this very one, known by the fingerprint of its statement."""
-    made = Deleted(order.study, order.subject, sender, ordered, records, stamp(when))
-    return state(signer, DELETED, asdict(made))
+    """Sign the receipt statement of an executed deletion order, identified by the digest of the order."""
+    receipt = DeletionReceipt(order.study, order.subject, sender, order_digest, records, to_timestamp(when))
+    return sign_statement(signer, DELETION_RECEIPT, asdict(receipt))
 
 
-def read_deleted(statement: object, find: Find) -> Deleted:
-    """A deletion receipt that the centre has signed."""
-    return _made(Deleted, check(statement, DELETED, find))
+def read_deletion_receipt(statement: object, find: Find) -> DeletionReceipt:
+    """Verify the signed statement that is the centre's deletion receipt."""
+    return _parse_body(DeletionReceipt, verify_statement(statement, DELETION_RECEIPT, find))
 
 
 @dataclass(frozen=True, slots=True)
-class Confirmed:
-    """The centre has a consent: whose, to what, which one by its fingerprint, and since when."""
+class ConsentReceipt:
+    """The centre's confirmation of a consent, identified by digest."""
 
     subject: str
     study: str
@@ -173,21 +180,23 @@ class Confirmed:
     at: str
 
 
-def read_confirmed(statement: object, find: Find) -> Confirmed:
-    """A confirmation that the centre has signed."""
-    return _made(Confirmed, check(statement, CONFIRMED, find))
+def read_consent_receipt(statement: object, find: Find) -> ConsentReceipt:
+    """Verify the signed statement that is the centre's consent receipt."""
+    return _parse_body(ConsentReceipt, verify_statement(statement, CONSENT_RECEIPT, find))
 
 
-T = TypeVar("T", Receipt, Order, Deleted, Confirmed)
+T = TypeVar("T", TransferReceipt, DeletionOrder, DeletionReceipt, ConsentReceipt)
 
 
-def _made(kind: type[T], body: dict[str, Any]) -> T:
+def _parse_body(kind: type[T], body: dict[str, Any]) -> T:
     names = {field.name: field.type for field in fields(kind)}
-    sound = set(names) == set(body) and all(
-        type(body[name]) is (int if said == "int" else str) for name, said in names.items()
+    is_valid = set(names) == set(body) and all(
+        type(body[name]) is (int if annotation == "int" else str) for name, annotation in names.items()
     )
-    if not sound or ("digest" in body and not is_digest(body["digest"])):
-        raise Denied(
-            RefusalCode.MALFORMED, "a statement says other things than it should", where=kind.__name__
+    if not is_valid or ("digest" in body and not is_digest(body["digest"])):
+        raise DeniedError(
+            RefusalCode.MALFORMED,
+            "the statement body has missing, unknown or invalid fields",
+            where=kind.__name__,
         )
     return kind(**body)

@@ -1,14 +1,13 @@
-"""Withdrawal: a cascade of steps that is carried out to its end, however often it is interrupted, and once.
+"""Withdrawal cascade: steps that run to completion, once, despite interruptions; and the actions of a site.
 
-Invariants:
-(1) steps are done in order; a step is written down, with its audit entry, in one transaction after its action is done;
-(2) an action can be repeated without harm, so a crash at any moment only repeats the step that was under way;
-(3) a step that has to wait for somebody stays, with what it waits for and since when, on a list that anybody can see;
-(4) a case that is done is never begun again by itself; one that is open begins anew if the person has said yes since;
-(5) a no is dated after the yes that it takes back, whatever has become of the site's clock in between;
-(6) of a case that is done nothing is kept but the person's tag, the dates and the signed statements.
-
-What a site does at each step of a withdrawal.
+Consents and withdrawals are ordered by the site's timestamps alone, each dated at least 1 ms after the one it
+replaces. A receipt is valid only for the order whose digest it names. Invariants:
+(1) steps run in order; a step and its audit entry are recorded in one transaction after its action;
+(2) actions are idempotent, so a crash repeats at most the current step;
+(3) a step that cannot run stays listed with what it is pending on and since when;
+(4) a completed case is not opened again by itself; an open one restarts if the subject has consented since;
+(5) a withdrawal is dated after the consent that it ends, whatever the site's clock shows;
+(6) of a completed case only the registry pseudonym, dates and signed statements are kept.
 """
 
 from __future__ import annotations
@@ -23,320 +22,350 @@ from typing import Any
 
 import sqlalchemy as sql
 
-from abaton.canonical_json import digest
+from abaton.canonical_json import canonical_digest
 from abaton.errors import AbatonError, StoreError
 from abaton.governance import schema
-from abaton.governance.audit_log import Entry, append_in
-from abaton.governance.cohorts import leave_cohorts, mark_rounds
+from abaton.governance.audit_log import AuditEntry, append_in
+from abaton.governance.cohorts import mark_rounds, remove_from_cohorts
+from abaton.governance.consent_registry import ConsentRegistry
+from abaton.governance.consent_status import TIMESTAMP_STEP, latest_consent_in, subject_lock
+from abaton.governance.identifiers import is_name, is_pseudonym
 from abaton.governance.outbox import Outbox
-from abaton.governance.consent_registry import Registry
-from abaton.governance.consent_status import NEXT, newest_in, subject_lock
-from abaton.governance.signed_statements import Find, Signer, Statement, read_deleted, write_order
+from abaton.governance.refusals import DeniedError, RefusalCode
+from abaton.governance.signed_statements import (
+    Find,
+    Statement,
+    StatementSigner,
+    read_deletion_receipt,
+    write_order,
+)
+from abaton.governance.timestamps import earliest_time, parse_timestamp, to_timestamp
 from abaton.governance.vault import Vault
-from abaton.governance.identifiers import Denied, RefusalCode, first_moment, is_name, is_tag, moment, stamp
 from abaton.store import Database
 
 
 class CascadeStep(StrEnum):
-    """What has to be done, in this order."""
+    """Step of a withdrawal, in order of execution."""
 
-    STOP = "stop-collecting"
-    LOCAL = "delete-local-copies"
-    ORDER = "sign-deletion-order"
-    RECEIPT = "deletion-at-the-centre"
-    KEY = "destroy-row-key"
-    ROW = "destroy-row"
-    COHORT = "leave-cohorts"
-    ROUNDS = "mark-rounds"
+    STOP_COLLECTION = "stop-collecting"
+    DELETE_LOCAL = "delete-local-copies"
+    SIGN_ORDER = "sign-deletion-order"
+    OBTAIN_RECEIPT = "obtain-deletion-receipt"
+    DESTROY_KEY = "destroy-row-key"
+    DESTROY_ROW = "destroy-row"
+    LEAVE_COHORTS = "remove-from-cohorts"
+    MARK_ROUNDS = "mark-rounds"
     DONE = schema.DONE
 
 
-ORDER_OF_STEPS = tuple(CascadeStep)
+STEP_ORDER = tuple(CascadeStep)
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
-    """One person's withdrawal from one study.
+class WithdrawalCase:
+    """Withdrawal of one subject from one study.
 
     Args:
         study: The study.
-        subject: The person's tag in the registry.
-        row: The tag of the person's row in the vault; empty once the row is destroyed.
-        step: What has to be done next.
-        since: When the person withdrew, by the site's clock.
-        changed: When the last step was done.
-        waits_for: What the next step waits for; empty if it was not tried, or nothing is in its way.
-        evidence: What the steps gave, such as signed statements.
+        subject: Registry pseudonym of the subject.
+        vault_row: Pseudonym of the subject's row in the vault; empty after the row is destroyed.
+        step: The next step.
+        opened_at: Time of the withdrawal by the site's clock.
+        changed_at: Time of the last completed step.
+        pending_on: Code of what the next step is pending on; empty if nothing prevents it.
+        evidence: Results of the steps, such as signed statements.
     """
 
     study: str
     subject: str
-    row: str
+    vault_row: str
     step: CascadeStep
-    since: str
-    changed: str
-    waits_for: str
+    opened_at: str
+    changed_at: str
+    pending_on: str
     evidence: Mapping[str, Any]
 
 
-class Waiting(Exception):
-    """A step cannot be done yet; says for what it waits, as a code."""
+class WithdrawalPendingError(Exception):
+    """Error of a step that cannot run yet, with a code for what it is pending on."""
 
-    def __init__(self, what: str) -> None:
-        self.what = what
-        super().__init__(what)
-
-
-Action = Callable[[Case, datetime], Mapping[str, Any]]
-"""Does one step, as often as it is asked, and returns the evidence; raises :class:`Waiting` if it cannot yet."""
+    def __init__(self, pending_on: str) -> None:
+        self.pending_on = pending_on
+        super().__init__(pending_on)
 
 
-class Cascade:
-    """The withdrawals of one database.
+Action = Callable[[WithdrawalCase, datetime], Mapping[str, Any]]
+"""Idempotent action of one step; returns evidence or raises :class:`WithdrawalPendingError`."""
+
+
+class WithdrawalCascade:
+    """Withdrawals of one database.
 
     Args:
-        database: The governance database of the site.
-        actions: What to do at each step (see :func:`site_actions`).
+        database: Governance database of the site.
+        actions: Action of each step (see :func:`site_steps`).
     """
 
     def __init__(self, database: Database, actions: Mapping[CascadeStep, Action]) -> None:
-        missing = [step for step in ORDER_OF_STEPS if step is not CascadeStep.DONE and step not in actions]
+        missing = [step for step in STEP_ORDER if step is not CascadeStep.DONE and step not in actions]
         if missing:
             raise StoreError(
-                f"no action for step '{missing[0]}'", where="withdrawal", remedy="give all actions"
+                f"step '{missing[0]}' has no action", where="withdrawal", remedy="provide all actions"
             )
         self.database, self.actions = database, actions
 
-    def begin(self, study: str, subject: str, row: str, when: datetime, *, sent: bool = True) -> Case:
-        """Open a case, or find the one that is open; see :func:`open_case`."""
-        open_case(self.database, study, subject, row, when, sent=sent)
+    def open(
+        self, study: str, subject: str, vault_row: str, when: datetime, *, sent: bool = True
+    ) -> WithdrawalCase:
+        """Open a withdrawal case, or return the open one; see :func:`open_case`."""
+        open_case(self.database, study, subject, vault_row, when, sent=sent)
         return self.case(study, subject)
 
-    def case(self, study: str, subject: str) -> Case:
-        """A case as it stands."""
-        found = self.database.read(lambda connection: _find(connection, study, subject))
-        if found is None:
-            raise Denied(RefusalCode.NOT_FOUND, "there is no such withdrawal", where="withdrawal")
-        return found
+    def case(self, study: str, subject: str) -> WithdrawalCase:
+        """Return the current state of a withdrawal case."""
+        case = self.database.read(lambda connection: _find(connection, study, subject))
+        if case is None:
+            raise DeniedError(
+                RefusalCode.NOT_FOUND,
+                f"no withdrawal of this subject from study '{study}' is recorded",
+                where="withdrawal",
+            )
+        return case
 
-    def advance(self, case: Case, when: datetime) -> Case:
-        """Do the steps that are left, as far as they can be done now."""
+    def advance(self, case: WithdrawalCase, when: datetime) -> WithdrawalCase:
+        """Run the remaining steps of a withdrawal case as far as possible now."""
         while case.step is not CascadeStep.DONE:
             try:
                 evidence = self.actions[case.step](case, when)
-            except Waiting as waiting:
-                self._wait(case, waiting.what)
+            except WithdrawalPendingError as waiting:
+                self._record_pending(case, waiting.pending_on)
                 return self.case(case.study, case.subject)
-            except Denied as error:
-                self._wait(case, error.code.value)
+            except DeniedError as error:
+                self._record_pending(case, error.code.value)
                 raise
-            self._done(case, evidence, when)
+            self._record_step(case, evidence, when)
             case = self.case(case.study, case.subject)
         return case
 
-    def advance_all(self, when: datetime) -> list[Case]:
-        """Go on with every open case; what is still open afterwards."""
+    def advance_all(self, when: datetime) -> list[WithdrawalCase]:
+        """Advance all open withdrawal cases and return those still open."""
         for case in self.pending():
-            with contextlib.suppress(
-                AbatonError
-            ):  # one that is refused or fails stays on the list; the others go on
+            with contextlib.suppress(AbatonError):  # a failed case stays listed; the others continue
                 self.advance(case, when)
         return self.pending()
 
-    def pending(self) -> list[Case]:
-        """The open cases, the oldest first."""
+    def pending(self) -> list[WithdrawalCase]:
+        """Return the open withdrawal cases of the cascade, oldest first."""
         return pending(self.database)
 
-    def _done(self, case: Case, evidence: Mapping[str, Any], when: datetime) -> None:
-        following = ORDER_OF_STEPS[ORDER_OF_STEPS.index(case.step) + 1]
+    def _record_step(self, case: WithdrawalCase, evidence: Mapping[str, Any], when: datetime) -> None:
+        following = STEP_ORDER[STEP_ORDER.index(case.step) + 1]
         text = json.dumps({**case.evidence, **evidence}, sort_keys=True)
-        values = {"step": following.value, "changed": stamp(when), "waits_for": "", "evidence": text}
-        if case.step is CascadeStep.ROW:
-            values["row"] = ""
+        values = {
+            "step": following.value,
+            "changed_at": to_timestamp(when),
+            "pending_on": "",
+            "evidence": text,
+        }
+        if case.step is CascadeStep.DESTROY_ROW:
+            values["vault_row"] = ""
 
         def work(connection: sql.Connection) -> None:
-            chosen = schema.withdrawals.update().where(
-                _this(case.study, case.subject), schema.withdrawals.c.step == case.step.value
+            update = schema.withdrawals.update().where(
+                _case_row(case.study, case.subject), schema.withdrawals.c.step == case.step.value
             )
-            if connection.execute(chosen.values(**values)).rowcount:  # else somebody else has done it
+            if connection.execute(
+                update.values(**values)
+            ).rowcount:  # otherwise a concurrent process recorded it
                 detail = {"step": case.step.value}
                 append_in(
                     connection,
-                    Entry("withdrawal-step", about=case.subject, study=case.study, detail=detail),
+                    AuditEntry("withdrawal-step", subject=case.subject, study=case.study, detail=detail),
                     when,
                 )
 
         self.database.write(work, lock=subject_lock(case.subject))
 
-    def _wait(self, case: Case, what: str) -> None:
-        chosen = schema.withdrawals.update().where(
-            _this(case.study, case.subject), schema.withdrawals.c.step == case.step.value
+    def _record_pending(self, case: WithdrawalCase, pending_on: str) -> None:
+        update = schema.withdrawals.update().where(
+            _case_row(case.study, case.subject), schema.withdrawals.c.step == case.step.value
         )
         self.database.write(
-            lambda connection: connection.execute(chosen.values(waits_for=what)),
+            lambda connection: connection.execute(update.values(pending_on=pending_on)),
             lock=subject_lock(case.subject),
         )
 
 
 def open_case(
-    database: Database, study: str, subject: str, row: str, when: datetime, *, sent: bool = True
+    database: Database, study: str, subject: str, vault_row: str, when: datetime, *, sent: bool = True
 ) -> None:
-    """Open a person's case unless one is open; whoever has said yes since it was opened has a new one.
+    """Open a subject's withdrawal case unless one is open; after a new consent a new case is opened.
 
     Args:
-        database: The governance database of the site.
+        database: Governance database of the site.
         study: The study.
-        subject: The person's tag.
-        row: The tag of the person's row in the vault; empty if there is none.
-        when: The time now.
-        sent: Whether the centre may have something of the person in this study: then it is ordered to delete it.
+        subject: Registry pseudonym of the subject.
+        vault_row: Pseudonym of the subject's row in the vault; empty if there is none.
+        when: The current time.
+        sent: Whether the centre may have records of the subject in this study, so that it is ordered to delete them.
     """
-    if not is_name(study) or not is_tag(subject) or not (is_tag(row) or row == ""):
-        raise Denied(
-            RefusalCode.MALFORMED, "a withdrawal names a study and a person's tags", where="withdrawal"
+    if not is_name(study) or not is_pseudonym(subject) or not (is_pseudonym(vault_row) or vault_row == ""):
+        raise DeniedError(
+            RefusalCode.MALFORMED,
+            "the study, the subject or the vault row is not a valid identifier",
+            where="withdrawal",
         )
 
     def work(connection: sql.Connection) -> None:
-        found, consent = _find(connection, study, subject), newest_in(connection, subject, study) or {}
-        before = None if found is None or found.step is CascadeStep.DONE else found
-        is_back = consent.get("status") == "active"
-        if before is not None and (before.step is CascadeStep.STOP or not is_back):
+        case, consent = _find(connection, study, subject), latest_consent_in(connection, subject, study) or {}
+        open_before = None if case is None or case.step is CascadeStep.DONE else case
+        has_consented_again = consent.get("status") == "active"
+        if open_before is not None and (
+            open_before.step is CascadeStep.STOP_COLLECTION or not has_consented_again
+        ):
             return
-        said = first_moment(consent.get("dateTime"))
-        no = when if said is None else max(when, said + NEXT)
-        ordered = sent or (before is not None and before.evidence.get("sent", True))
+        consented_at = earliest_time(consent.get("dateTime"))
+        withdrawn_at = when if consented_at is None else max(when, consented_at + TIMESTAMP_STEP)
+        sent_before = sent or (open_before is not None and open_before.evidence.get("sent", True))
         values = {
-            "row": row,
-            "step": CascadeStep.STOP.value,
-            "since": stamp(no),
-            "changed": stamp(when),
-            "waits_for": "",
-            "evidence": json.dumps({"sent": ordered}),
+            "vault_row": vault_row,
+            "step": CascadeStep.STOP_COLLECTION.value,
+            "opened_at": to_timestamp(withdrawn_at),
+            "changed_at": to_timestamp(when),
+            "pending_on": "",
+            "evidence": json.dumps({"sent": sent_before}),
         }
-        connection.execute(schema.withdrawals.delete().where(_this(study, subject)))
+        connection.execute(schema.withdrawals.delete().where(_case_row(study, subject)))
         connection.execute(schema.withdrawals.insert().values(study=study, subject=subject, **values))
-        append_in(connection, Entry("withdrawal-started", about=subject, study=study), when)
+        append_in(connection, AuditEntry("withdrawal-started", subject=subject, study=study), when)
 
     database.write(work, lock=subject_lock(subject))
 
 
-def pending(database: Database) -> list[Case]:
-    """The open cases, the oldest first; anybody may look."""
+def pending(database: Database) -> list[WithdrawalCase]:
+    """Return the open withdrawal cases of a governance database, oldest first."""
     table = schema.withdrawals
-    chosen = sql.select(table).where(table.c.step != schema.DONE).order_by(table.c.since, table.c.subject)
-    return database.read(lambda connection: [_read(row) for row in connection.execute(chosen)])
+    selection = (
+        sql.select(table).where(table.c.step != schema.DONE).order_by(table.c.opened_at, table.c.subject)
+    )
+    return database.read(lambda connection: [_read(row) for row in connection.execute(selection)])
 
 
-def _this(study: str, subject: str) -> sql.ColumnElement[bool]:
+def _case_row(study: str, subject: str) -> sql.ColumnElement[bool]:
     return (schema.withdrawals.c.study == study) & (schema.withdrawals.c.subject == subject)
 
 
-def _find(connection: sql.Connection, study: str, subject: str) -> Case | None:
-    row = connection.execute(sql.select(schema.withdrawals).where(_this(study, subject))).first()
+def _find(connection: sql.Connection, study: str, subject: str) -> WithdrawalCase | None:
+    row = connection.execute(sql.select(schema.withdrawals).where(_case_row(study, subject))).first()
     return None if row is None else _read(row)
 
 
-def _read(row: Any) -> Case:
+def _read(row: Any) -> WithdrawalCase:
     fields = dict(row._mapping)
-    return Case(**{**fields, "step": CascadeStep(row.step), "evidence": json.loads(row.evidence)})
+    return WithdrawalCase(**{**fields, "step": CascadeStep(row.step), "evidence": json.loads(row.evidence)})
 
 
 Send = Callable[[Statement], Statement | None]
-"""Takes a deletion order to the centre and brings its receipt; nothing if the centre cannot be reached now."""
+"""Function that sends a deletion order and returns the receipt; None if the centre is unreachable."""
 
 
 @dataclass(frozen=True, slots=True)
-class ToCentre:
-    """A site's way to the research centre.
+class CentreWithdrawal:
+    """Access of a site to the research centre for withdrawals.
 
     Args:
-        signer: The site's signing key.
-        send: Takes an order there.
-        find: The centre's signing key by its id.
+        signer: Signing key of the site.
+        send: Sends an order.
+        find: Returns the centre's signing key by id.
     """
 
-    signer: Signer
+    signer: StatementSigner
     send: Send
     find: Find
 
 
 @dataclass(frozen=True, slots=True)
-class LeavingSite:
-    """All that a site needs to let somebody go.
+class SiteWithdrawal:
+    """Stores and services that a site needs for a withdrawal.
 
     Args:
-        registry: The consents.
-        outbox: What waits to be sent; nothing at a site that sends no records.
-        vault: The mapping table; nothing if the study keeps none.
-        centre: Opens the way to the centre, asked for only where the centre may have something; nothing if the site
-            names none.
-        forget: Deletes other local copies of a person in a study, such as caches: (study, subject tag).
+        registry: Consent registry.
+        outbox: Outbox; None at a site that sends no records.
+        vault: Mapping table; None if the study has none.
+        centre: Opens access to the centre, called only if the centre may have records; None if none is configured.
+        delete_caches: Deletes other local copies of a subject in a study: (study, registry pseudonym).
     """
 
-    registry: Registry
+    registry: ConsentRegistry
     outbox: Outbox | None = None
     vault: Vault | None = None
-    centre: Callable[[], ToCentre] | None = None
-    forget: Callable[[str, str], None] = lambda study, subject: None
+    centre: Callable[[], CentreWithdrawal] | None = None
+    delete_caches: Callable[[str, str], None] = lambda study, subject: None
 
 
-def site_actions(site: LeavingSite) -> Mapping[CascadeStep, Action]:
-    """The actions of a site, each of which can be repeated."""
+def site_steps(site: SiteWithdrawal) -> Mapping[CascadeStep, Action]:
+    """Return the idempotent actions of a site in the withdrawal cascade."""
     database = site.registry.database
 
-    def stop(case: Case, when: datetime) -> Mapping[str, Any]:
-        site.registry.withdraw(case.subject, case.study, when, said=moment(case.since))
+    def stop(case: WithdrawalCase, when: datetime) -> Mapping[str, Any]:
+        site.registry.withdraw(case.subject, case.study, when, withdrawn_at=parse_timestamp(case.opened_at))
         return {}
 
-    def local(case: Case, when: datetime) -> Mapping[str, Any]:
-        site.forget(case.study, case.subject)
+    def local(case: WithdrawalCase, when: datetime) -> Mapping[str, Any]:
+        site.delete_caches(case.study, case.subject)
         if site.outbox is not None:
-            site.outbox.forget(case.study, case.subject)
+            site.outbox.delete_subject(case.study, case.subject)
         return {}
 
-    def order(case: Case, when: datetime) -> Mapping[str, Any]:
+    def order(case: WithdrawalCase, when: datetime) -> Mapping[str, Any]:
         if not case.evidence.get("sent", True):
             return {}
         if site.centre is None:
-            raise Waiting("a-centre-in-the-site-document")
-        # Dated with the withdrawal, so that the order is the same however often it is made.
-        return {"order": write_order(site.centre().signer, case.study, case.subject, moment(case.since))}
+            raise WithdrawalPendingError("centre-not-configured")
+        # Dated with the withdrawal, so that a repeated order has the same bytes.
+        return {
+            "order": write_order(
+                site.centre().signer, case.study, case.subject, parse_timestamp(case.opened_at)
+            )
+        }
 
-    def receipt(case: Case, when: datetime) -> Mapping[str, Any]:
-        if "order" not in case.evidence:  # nothing of the person has ever left in this study
+    def receipt(case: WithdrawalCase, when: datetime) -> Mapping[str, Any]:
+        if "order" not in case.evidence:  # no record of the subject was sent in this study
             return {}
         if site.centre is None:
-            raise Waiting("a-centre-in-the-site-document")
+            raise WithdrawalPendingError("centre-not-configured")
         centre = site.centre()
-        answer = centre.send(case.evidence["order"])
-        if answer is None:
-            raise Waiting("the-centre")
-        deleted = read_deleted(answer, centre.find)
+        receipt_statement = centre.send(case.evidence["order"])
+        if receipt_statement is None:
+            raise WithdrawalPendingError("centre-unreachable")
+        deleted = read_deletion_receipt(receipt_statement, centre.find)
         if (deleted.study, deleted.subject, deleted.order) != (
             case.study,
             case.subject,
-            digest(case.evidence["order"]),
+            canonical_digest(case.evidence["order"]),
         ):
-            raise Denied(RefusalCode.FORGED, "the deletion receipt is for something else", where="withdrawal")
-        return {"receipt": answer}
+            raise DeniedError(
+                RefusalCode.FORGED, "the deletion receipt refers to another order", where="withdrawal"
+            )
+        return {"receipt": receipt_statement}
 
-    def key(case: Case, when: datetime) -> Mapping[str, Any]:
-        if site.vault is not None and case.row:
-            site.vault.destroy_key(case.study, case.row)
+    def key(case: WithdrawalCase, when: datetime) -> Mapping[str, Any]:
+        if site.vault is not None and case.vault_row:
+            site.vault.destroy_key(case.study, case.vault_row)
         return {}
 
-    def row(case: Case, when: datetime) -> Mapping[str, Any]:
-        if site.vault is not None and case.row:
-            site.vault.destroy_row(case.study, case.row)
+    def row(case: WithdrawalCase, when: datetime) -> Mapping[str, Any]:
+        if site.vault is not None and case.vault_row:
+            site.vault.destroy_row(case.study, case.vault_row)
         return {}
 
-    def cohort(case: Case, when: datetime) -> Mapping[str, Any]:
-        leave_cohorts(database, case.study, case.subject, when)
+    def cohort(case: WithdrawalCase, when: datetime) -> Mapping[str, Any]:
+        remove_from_cohorts(database, case.study, case.subject, when)
         return {}
 
-    def rounds(case: Case, when: datetime) -> Mapping[str, Any]:
+    def rounds(case: WithdrawalCase, when: datetime) -> Mapping[str, Any]:
         marked = mark_rounds(database, case.study, case.subject, when)
-        database.scrub(schema.withdrawals)  # the tag of the vault's row goes from the file, too
+        database.scrub(schema.withdrawals)  # also removes the vault pseudonym from the database file
         return {"rounds": [list(round_) for round_ in marked]}
 
     steps = (stop, local, order, receipt, key, row, cohort, rounds)

@@ -1,7 +1,7 @@
-"""Signs and small numbers packed into bytes: fixed widths, or five three-valued signs in one byte.
+"""Bit packing of indices and signs: fixed widths, or five ternary signs in one byte.
 
-A sign is a digit: 0 for nothing, 1 for plus, 2 for minus. Bits are filled from the lowest of each byte.
-Readers return -1 for whatever a writer could not have written, and touch nothing outside their arrays.
+A sign is a digit: 0 for zero, 1 for plus, 2 for minus. Bits are filled from the lowest of each byte.
+Readers return -1 for bytes that no writer produces, and stay within the bounds of their arrays.
 """
 
 from __future__ import annotations
@@ -14,135 +14,135 @@ from numpy.typing import NDArray
 from abaton.kernels.jit import inlined, kernel
 
 Bytes = NDArray[np.uint8]
-Places = NDArray[np.uint32]
+Indices = NDArray[np.uint32]
 Signs = NDArray[np.bool_]
 POWERS = np.array([1, 3, 9, 27, 81], np.uint8)
 
 
 @inlined
-def put(buffer: Bytes, at: Any, value: Any, width: int) -> None:
-    """Set ``width`` bits from bit ``at`` on; they must be zero before."""
+def put_bits(buffer: Bytes, offset: Any, value: Any, width: int) -> None:
+    """Pack the lowest ``width`` bits of a value into a buffer from bit ``offset`` on, which must be zero."""
     while width > 0:
-        room = min(8 - (at & 7), width)
-        buffer[at >> 3] |= (value & ((1 << room) - 1)) << (at & 7)
+        room = min(8 - (offset & 7), width)
+        buffer[offset >> 3] |= (value & ((1 << room) - 1)) << (offset & 7)
         value >>= room
-        at += room
+        offset += room
         width -= room
 
 
 @inlined
-def get(buffer: Bytes, at: int, width: int) -> Any:
-    """The ``width`` bits from bit ``at`` on."""
+def get_bits(buffer: Bytes, offset: int, width: int) -> Any:
+    """Return the packed field of ``width`` bits from bit ``offset`` on."""
     value: Any = 0
-    got = 0
-    while got < width:
-        room = min(8 - (at & 7), width - got)
-        value |= ((np.int64(buffer[at >> 3]) >> (at & 7)) & ((1 << room) - 1)) << got
-        at += room
-        got += room
+    filled = 0
+    while filled < width:
+        room = min(8 - (offset & 7), width - filled)
+        value |= ((np.int64(buffer[offset >> 3]) >> (offset & 7)) & ((1 << room) - 1)) << filled
+        offset += room
+        filled += room
     return value
 
 
 def field_bytes(count: int, width: int) -> int:
-    """How many bytes so many fields of a width take."""
+    """Return the bytes that ``count`` packed fields of ``width`` bits take."""
     return (count * width + 7) // 8
 
 
 @inlined
-def _clean(buffer: Bytes, bits: int) -> bool:
-    """Whether the bits after the last field are zero."""
+def _has_zero_padding(buffer: Bytes, bits: int) -> bool:
+    """Return whether the bits after the last packed field are zero."""
     return bits & 7 == 0 or buffer[bits >> 3] >> (bits & 7) == 0
 
 
 @kernel
-def write_places(places: Places, negative: Signs, width: int) -> Bytes:
-    """Each place with ``width`` bits and a bit for its sign."""
-    buffer = np.zeros((places.size * (width + 1) + 7) // 8, np.uint8)
-    for i in range(places.size):
-        put(buffer, i * (width + 1), np.int64(places[i]) | (np.int64(negative[i]) << width), width + 1)
+def pack_indices(indices: Indices, negative: Signs, width: int) -> Bytes:
+    """Pack each index with ``width`` bits and one bit for its sign."""
+    buffer = np.zeros((indices.size * (width + 1) + 7) // 8, np.uint8)
+    for i in range(indices.size):
+        put_bits(buffer, i * (width + 1), np.int64(indices[i]) | (np.int64(negative[i]) << width), width + 1)
     return buffer
 
 
 @kernel
-def read_places(buffer: Bytes, width: int, total: int, places: Places, negative: Signs) -> int:
-    """Fill places, which must ascend and stay below ``total``; returns 0."""
-    if buffer.size != (places.size * (width + 1) + 7) // 8:
+def unpack_indices(buffer: Bytes, width: int, total: int, indices: Indices, negative: Signs) -> int:
+    """Unpack bits to ``indices``, which must ascend below ``total``; return 0, or -1 if they do not."""
+    if buffer.size != (indices.size * (width + 1) + 7) // 8:
         return -1
-    before = -1
-    for i in range(places.size):
-        place = get(buffer, i * (width + 1), width)
-        if place <= before or place >= total:
+    previous = -1
+    for i in range(indices.size):
+        index = get_bits(buffer, i * (width + 1), width)
+        if index <= previous or index >= total:
             return -1
-        places[i] = before = place
-        negative[i] = get(buffer, i * (width + 1) + width, 1) == 1
-    return 0 if _clean(buffer, places.size * (width + 1)) else -1
+        indices[i] = previous = index
+        negative[i] = get_bits(buffer, i * (width + 1) + width, 1) == 1
+    return 0 if _has_zero_padding(buffer, indices.size * (width + 1)) else -1
 
 
 @kernel
-def write_kernels(ids: Places, width: int, size: int, told: Places, negative: Signs) -> Bytes:
-    """Each kernel's number with ``width`` bits, then two bits for each of its ``size`` signs."""
+def write_kernels(ids: Indices, width: int, size: int, indices: Indices, negative: Signs) -> Bytes:
+    """Pack each convolution kernel's id with ``width`` bits, then two bits for each of its ``size`` signs."""
     step = width + 2 * size
     buffer = np.zeros((ids.size * step + 7) // 8, np.uint8)
     for i in range(ids.size):
-        put(buffer, i * step, np.int64(ids[i]), width)
-    for e in range(told.size):
-        at = np.int64(told[e])
-        put(buffer, (at // size) * step + width + 2 * (at % size), 1 + np.int64(negative[e]), 2)
+        put_bits(buffer, i * step, np.int64(ids[i]), width)
+    for e in range(indices.size):
+        index = np.int64(indices[e])
+        put_bits(buffer, (index // size) * step + width + 2 * (index % size), 1 + np.int64(negative[e]), 2)
     return buffer
 
 
 @kernel
 def read_kernels(
-    buffer: Bytes, width: int, size: int, total: int, ids: Places, told: Places, negative: Signs
+    buffer: Bytes, width: int, size: int, total: int, ids: Indices, indices: Indices, negative: Signs
 ) -> int:
-    """Fill the kernels' numbers, and the signs found in them; returns how many."""
-    step, count, before = width + 2 * size, 0, -1
+    """Unpack kernel ids and the signs of their nonzero entries; return the number of signs, or -1."""
+    step, count, previous = width + 2 * size, 0, -1
     if buffer.size != (ids.size * step + 7) // 8:
         return -1
     for i in range(ids.size):
-        number = get(buffer, i * step, width)
-        if number <= before or number >= total:
+        kernel_id = get_bits(buffer, i * step, width)
+        if kernel_id <= previous or kernel_id >= total:
             return -1
-        ids[i] = before = number
+        ids[i] = previous = kernel_id
         for j in range(size):
-            digit = get(buffer, i * step + width + 2 * j, 2)
-            if digit == 3 or (digit > 0 and count == told.size):
+            digit = get_bits(buffer, i * step + width + 2 * j, 2)
+            if digit == 3 or (digit > 0 and count == indices.size):
                 return -1
             if digit > 0:
-                told[count], negative[count] = i * size + j, digit == 2
+                indices[count], negative[count] = i * size + j, digit == 2
                 count += 1
-    return count if _clean(buffer, ids.size * step) else -1
+    return count if _has_zero_padding(buffer, ids.size * step) else -1
 
 
 @kernel
-def write_trits(told: Places, negative: Signs, size: int) -> Bytes:
-    """Signs at some places of ``size``, five to a byte: the first counts 1, then 3, 9, 27, 81.
+def write_trits(indices: Indices, negative: Signs, size: int) -> Bytes:
+    """Pack the signs at ``indices`` of a vector of ``size`` values, five to a byte in base 3, the first lowest.
 
     >>> write_trits(np.uint32([0, 1, 5]), np.array([False, True, False]), 6).tolist()
     [7, 1]
     """
     buffer = np.zeros((size + 4) // 5, np.uint8)
-    for e in range(told.size):
-        at = told[e]
-        buffer[at // 5] += (1 + np.int64(negative[e])) * POWERS[at % 5]
+    for e in range(indices.size):
+        index = indices[e]
+        buffer[index // 5] += (1 + np.int64(negative[e])) * POWERS[index % 5]
     return buffer
 
 
 @kernel
-def read_trits(buffer: Bytes, size: int, told: Places, negative: Signs) -> int:
-    """Fill the places and signs found among ``size``; returns how many."""
+def read_trits(buffer: Bytes, size: int, indices: Indices, negative: Signs) -> int:
+    """Unpack five ternary signs per byte to indices and signs; return the number of nonzero ones, or -1."""
     if buffer.size != (size + 4) // 5:
         return -1
     count = 0
     for i in range(buffer.size):
-        byte, at = np.int64(buffer[i]), 5 * i
+        byte, index = np.int64(buffer[i]), 5 * i
         while byte > 0:
             digit = byte % 3
             byte //= 3
-            if at >= min(size, 5 * i + 5) or (digit > 0 and count == told.size):
+            if index >= min(size, 5 * i + 5) or (digit > 0 and count == indices.size):
                 return -1
             if digit > 0:
-                told[count], negative[count] = at, digit == 2
+                indices[count], negative[count] = index, digit == 2
                 count += 1
-            at += 1
+            index += 1
     return count

@@ -1,4 +1,4 @@
-"""Random words from a keyed counter, one number after the other: the streams of ``lanes``, in ordinary loops."""
+"""Keyed counter-based random words: the streams of ``simd`` in scalar loops."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from abaton.kernels.simd import FIRST, GOLDEN, SECOND
 
 @inlined
 def random_word(counter: Any, key: Any, other: Any) -> Any:
-    """The hash of ``lanes.hashed`` for one counter."""
+    """Return the random word of one counter and two key words, as ``simd.hash_counters`` does."""
     state = np.uint64(counter) * np.uint64(GOLDEN) + np.uint64(key)
     state = (state ^ (state >> np.uint64(30))) * np.uint64(FIRST)
     state ^= np.uint64(other)
@@ -22,8 +22,8 @@ def random_word(counter: Any, key: Any, other: Any) -> Any:
 
 
 @inlined
-def fill(words: NDArray[np.uint64], number: int, keys: Any) -> None:
-    """As many random words as fit, the ``number``-th such filling of a stream."""
-    first = number * words.size
-    for i in range(words.size):
-        words[i] = random_word(first + i, keys[0], keys[1])
+def fill(random: NDArray[np.uint64], block: int, keys: Any) -> None:
+    """Fill ``random`` with the ``block``-th group of words of a counter-based random stream."""
+    first = block * random.size
+    for i in range(random.size):
+        random[i] = random_word(first + i, keys[0], keys[1])

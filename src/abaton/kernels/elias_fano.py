@@ -1,44 +1,44 @@
-"""Elias-Fano code of ascending places: their low bits side by side, their high bits as steps in a bit string."""
+"""Elias-Fano code of ascending indices: low bits with a fixed width, high bits in unary."""
 
 from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
 
+from abaton.kernels.bit_packing import get_bits, put_bits
 from abaton.kernels.jit import kernel
-from abaton.kernels.bit_packing import get, put
 
-Places = NDArray[np.int64]
+Indices = NDArray[np.int64]
 Bytes = NDArray[np.uint8]
 
 
 @kernel
-def write(places: Places, width: int, low: Bytes, high: Bytes) -> None:
-    """Set the bits of ascending places in two strings of zeros; bits fill bytes from the lowest on."""
-    for i in range(places.size):
-        put(low, i * width, places[i] & ((1 << width) - 1), width)
-        step = (places[i] >> width) + i
-        high[step >> 3] |= np.uint8(1 << (step & 7))
+def write(indices: Indices, width: int, low: Bytes, high: Bytes) -> None:
+    """Write the Elias-Fano code of ascending indices to two zeroed buffers, from the lowest bit of each byte."""
+    for i in range(indices.size):
+        put_bits(low, i * width, indices[i] & ((1 << width) - 1), width)
+        position = (indices[i] >> width) + i
+        high[position >> 3] |= np.uint8(1 << (position & 7))
 
 
 @kernel
-def read(low: Bytes, high: Bytes, width: int, end: int, places: Places) -> bool:
-    """The places; false if they do not ascend below ``end``, are too few or many, or unused bits are set."""
-    count, found, last = places.size, 0, np.int64(-1)
+def read(low: Bytes, high: Bytes, width: int, end: int, indices: Indices) -> bool:
+    """Read an Elias-Fano code to ``indices``; return False if it is not a valid code of indices below ``end``."""
+    count, decoded, previous = indices.size, 0, np.int64(-1)
     for i in range(count * width, 8 * low.size):
         if low[i >> 3] >> (i & 7) & 1:
             return False
     for i in range(high.size):
-        byte, at = high[i], 8 * i
+        byte, position = high[i], 8 * i
         while byte:
             if byte & 1:
-                if found == count:
+                if decoded == count:
                     return False
-                place = get(low, found * width, width) | np.int64(at - found) << width
-                if place <= last or place >= end:
+                index = get_bits(low, decoded * width, width) | np.int64(position - decoded) << width
+                if index <= previous or index >= end:
                     return False
-                places[found] = last = place
-                found += 1
+                indices[decoded] = previous = index
+                decoded += 1
             byte >>= 1
-            at += 1
-    return found == count
+            position += 1
+    return decoded == count

@@ -1,7 +1,8 @@
-"""Compiled loops: one way to say that a function is a kernel, and one process that compiles it.
+"""Decorators for compiled kernels, with a shared on-disk cache.
 
-Machine code is kept on disk, beside the package or where ``NUMBA_CACHE_DIR`` says. Whoever needs a kernel holds its
-lock while looking for it there: of many workers that begin at once, one compiles and the others read what it wrote.
+Machine code is cached beside the package or in ``NUMBA_CACHE_DIR``. A file lock beside the cache lets one process
+compile while other processes that start at the same time wait and read its result. Compiled code is not shipped,
+because Numba's cache is specific to processor, version and file time stamp.
 """
 
 from __future__ import annotations
@@ -16,49 +17,49 @@ from numba.core.compiler_lock import global_compiler_lock
 
 Function = TypeVar("Function", bound=Callable[..., object])
 
-_WAY: Any = {"cache": True, "nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True}
+_OPTIONS: Any = {"cache": True, "nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True}
 
 
 def kernel(function: Function) -> Function:
-    """Compile a function to machine code at its first call and keep the result on disk.
+    """Compile a function with Numba at its first call and cache the machine code on disk.
 
-    One thread, no fused multiply-add, no reordering of sums: the same bits on every machine.
+    One thread, no fused multiply-add, no reordering of sums: results are bit-identical on every machine.
     """
-    return _compiled_once(function, njit(**_WAY)(function))
+    return _with_compile_lock(function, njit(**_OPTIONS)(function))
 
 
 def inner(function: Function) -> Function:
-    """A kernel that only other kernels call; Python cannot."""
-    return _compiled_once(function, njit(**{**_WAY, "no_cpython_wrapper": True})(function))
+    """Compile a kernel with Numba that only other kernels can call, not Python."""
+    return _with_compile_lock(function, njit(**{**_OPTIONS, "no_cpython_wrapper": True})(function))
 
 
 def inlined(function: Function) -> Function:
-    """A small kernel whose machine code is pasted into the kernels that call it."""
-    return _compiled_once(function, njit(**{**_WAY, "forceinline": True})(function))
+    """Compile a small kernel with Numba whose machine code is inlined into its callers."""
+    return _with_compile_lock(function, njit(**{**_OPTIONS, "forceinline": True})(function))
 
 
-def spelled(function: Function) -> Function:
-    """A part of a kernel that is spelled out before anything is compiled: never compiled alone, so sooner ready.
+def expanded(function: Function) -> Function:
+    """Let Numba expand a function into its callers before compilation, which shortens the compile time.
 
-    For long kernels of many parts; the compiler sees less of what it could make quicker than with ``inlined``.
+    For long kernels of many functions; the compiler optimises less than with ``inlined``.
     """
-    return cast(Function, njit(**{**_WAY, "inline": "always"})(function))
+    return cast(Function, njit(**{**_OPTIONS, "inline": "always"})(function))
 
 
-def _compiled_once(function: Function, dispatcher: Any) -> Function:
-    compile_now = dispatcher.compile
+def _with_compile_lock(function: Function, dispatcher: Any) -> Function:
+    compile_kernel = dispatcher.compile
 
-    def compile_once(signature: Any) -> Any:
-        # The compiler's own lock comes first: threads of this process would otherwise wait for each other's in turn.
-        with global_compiler_lock, _locked(dispatcher.stats.cache_path, function):
-            return compile_now(signature)
+    def compile_locked(signature: Any) -> Any:
+        # Take the compiler's lock first: threads of this process would otherwise deadlock on the two locks.
+        with global_compiler_lock, _lock_file(dispatcher.stats.cache_path, function):
+            return compile_kernel(signature)
 
-    dispatcher.compile = compile_once
+    dispatcher.compile = compile_locked
     return cast(Function, dispatcher)
 
 
-def _locked(folder: str, function: Callable[..., object]) -> Any:
-    """A file that is locked by this process until it is closed."""
+def _lock_file(folder: str, function: Callable[..., object]) -> Any:
+    """Return the lock file of a kernel's compilation, locked by this process until it is closed."""
     Path(folder).mkdir(parents=True, exist_ok=True)
     handle = (Path(folder) / f"{function.__module__}.{function.__qualname__}.lock").open("w")
     fcntl.flock(handle, fcntl.LOCK_EX)

@@ -1,7 +1,7 @@
-"""Rotate one block of a vector to look normal, and back.
+"""Random rotation of one block of a vector, and its inverse.
 
-Forward: z = H·D·x / ‖x‖, so that every coordinate of z is close to a standard normal number, whatever x was.
-Backward: x = D·H·z · ‖x‖ / n. The norm may be rounded: the same value divides here and multiplies there.
+Forward: z = H·D·x / ‖x‖, so that every coordinate of z is approximately standard normal for any x.
+Backward: x = D·H·z · ‖x‖ / n. The norm may be rounded, because both directions use the same value.
 """
 
 from __future__ import annotations
@@ -11,21 +11,21 @@ from typing import Any
 
 import numpy as np
 
-from abaton.kernels.walsh_hadamard import Floats, rotate, sign, transform
 from abaton.kernels.jit import inlined, kernel
+from abaton.kernels.walsh_hadamard import Floats, rotate, sign, transform
 
 Key = tuple[np.uint64, np.uint64]
 
-TINY, HUGE = 1e-28, 1e28
-"""Sums of squares and factors between these are safe in float32 arithmetic; others take a slower way in float64."""
+MIN_SAFE, MAX_SAFE = 1e-28, 1e28
+"""Range of squared norms and factors that is safe in float32 arithmetic; others use a slower float64 path."""
 
-LARGEST = float(np.finfo(np.float32).max)
+MAX_FLOAT32 = float(np.finfo(np.float32).max)
 
 
-def keyed(seed: int) -> Key:
-    """The two key words of a random stream, from a seed of 64 bits.
+def derive_key(seed: int) -> Key:
+    """Return the two key words of a rotation's random stream, derived from a 64-bit seed.
 
-    >>> keyed(1) == keyed(1), keyed(1) == keyed(2)
+    >>> derive_key(1) == derive_key(1), derive_key(1) == derive_key(2)
     (True, False)
     """
     mask = (1 << 64) - 1
@@ -43,48 +43,58 @@ def _norm(x: Floats, start: int, length: int) -> float:
 
 
 @kernel
-def spin(
-    x: Floats, start: int, length: int, z: Floats, at: int, size: int, group: int, keys: Key
+def rotate_block(
+    x: Floats, start: int, length: int, z: Floats, target_start: int, size: int, group: int, keys: Key
 ) -> tuple[float, Any]:
-    """Rotate ``length`` numbers, padded with zeros to ``size``; the answer is their norm, and a factor for z.
+    """Rotate a block of ``length`` values, padded with zeros to ``size``; return its norm, and a factor for z.
 
-    The factor makes numbers normal that were rotated as they are: a norm is only known after one pass.
+    The factor normalises z afterwards, because the norm is known only after one pass.
     """
     one = np.float32(1.0)
     if length == size:
-        total = rotate(x, start, z, at, size, group, one, keys, one)
-        if TINY < total < HUGE:
+        total = rotate(x, start, z, target_start, size, group, one, keys, one)
+        if MIN_SAFE < total < MAX_SAFE:
             norm = math.sqrt(total)
             return norm, np.float32(1.0 / norm)
     norm = _norm(x, start, length)
-    z[at : at + size] = 0.0
+    z[target_start : target_start + size] = 0.0
     if norm > 0.0 and np.isfinite(norm):
         for i in range(length):
-            z[at + i] = np.float32(np.float64(x[start + i]) / norm)
-        rotate(z, at, z, at, size, group, one, keys, one)
+            z[target_start + i] = np.float32(np.float64(x[start + i]) / norm)
+        rotate(z, target_start, z, target_start, size, group, one, keys, one)
     return norm, one
 
 
 @kernel
 def forward(
-    x: Floats, start: int, length: int, z: Floats, at: int, size: int, group: int, keys: Key
+    x: Floats, start: int, length: int, z: Floats, target_start: int, size: int, group: int, keys: Key
 ) -> float:
-    """Rotate ``length`` numbers, padded with zeros to ``size``, into normal ones; the answer is their norm."""
-    norm, factor = spin(x, start, length, z, at, size, group, keys)
-    for i in range(at, at + size):
+    """Rotate a block forward: z = H·D·x / ‖x‖, padded with zeros to ``size``; return the norm."""
+    norm, factor = rotate_block(x, start, length, z, target_start, size, group, keys)
+    for i in range(target_start, target_start + size):
         z[i] *= factor
     return norm
 
 
 @kernel
 def backward(
-    z: Floats, at: int, size: int, group: int, keys: Key, factor: Any, x: Floats, start: int, length: int
+    z: Floats,
+    source_start: int,
+    size: int,
+    group: int,
+    keys: Key,
+    factor: Any,
+    x: Floats,
+    start: int,
+    length: int,
 ) -> None:
-    """Set x = D·H·z · factor, its first ``length`` numbers, none beyond the largest; ``z`` is used up."""
-    transform(z, at, size, np.float32(1.0))
-    if length == size and TINY < abs(factor) < HUGE:
-        sign(z, at, x, start, size, group, np.float32(factor), keys)
+    """Rotate a block back: x = D·H·z · factor, clipped to the float32 range; ``z`` is overwritten."""
+    transform(z, source_start, size, np.float32(1.0))
+    if length == size and MIN_SAFE < abs(factor) < MAX_SAFE:
+        sign(z, source_start, x, start, size, group, np.float32(factor), keys)
     else:
-        sign(z, at, z, at, size, group, np.float32(1.0), keys)
+        sign(z, source_start, z, source_start, size, group, np.float32(1.0), keys)
         for i in range(length):
-            x[start + i] = np.float32(min(max(np.float64(z[at + i]) * factor, -LARGEST), LARGEST))
+            x[start + i] = np.float32(
+                min(max(np.float64(z[source_start + i]) * factor, -MAX_FLOAT32), MAX_FLOAT32)
+            )

@@ -1,7 +1,7 @@
-"""The vector instructions' plain twins: the same kernels as ordinary loops.
+"""SIMD kernels as scalar loops, for comparison.
 
-Nothing uses them but tests, which compare bits, and ``abaton bench codecs``, which compares speed: what is written in
-vector instructions stays so only where it is at least one and a half times as fast as its twin here.
+Used only by tests, which compare bits, and by the codec benchmark, which compares speed: a SIMD kernel is
+kept only where it is at least 1.5 times as fast as its counterpart here.
 """
 
 from __future__ import annotations
@@ -12,24 +12,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from abaton.kernels.counter_rng import random_word
-from abaton.kernels.walsh_hadamard import GROUP, TILE, Floats
 from abaton.kernels.jit import inlined, kernel
 from abaton.kernels.simd import WIDTH
+from abaton.kernels.walsh_hadamard import GROUP, TILE, Floats
 
-Bits = NDArray[np.uint32]
+Int32s = NDArray[np.uint32]
 Masks = NDArray[np.uint64]
 
 
 @inlined
-def random_bits(number: Any, keys: Any) -> Any:
-    """The ``number``-th 32 random bits of a stream: sixteen lanes are eight words, the lower half first."""
-    word = random_word(number // 2, keys[0], keys[1])
-    return np.uint32(word >> np.uint64(32 * (number % 2)))
+def random_bits(index: Any, keys: Any) -> Any:
+    """Scalar fallback: return the ``index``-th 32 random bits of a stream, as sixteen SIMD lanes have them."""
+    word = random_word(index // 2, keys[0], keys[1])
+    return np.uint32(word >> np.uint64(32 * (index % 2)))
 
 
 @inlined
-def level(x: Floats, start: int, size: int, half: int) -> None:
-    """One level of butterflies between numbers that lie ``half`` apart."""
+def butterfly_level(x: Floats, start: int, size: int, half: int) -> None:
+    """Scalar fallback: compute one level of butterflies between values ``half`` apart."""
     for first in range(start, start + size, 2 * half):
         for i in range(first, first + half):
             a, b = x[i], x[i + half]
@@ -38,24 +38,24 @@ def level(x: Floats, start: int, size: int, half: int) -> None:
 
 @kernel
 def transform(x: Floats, start: int, size: int) -> None:
-    """Multiply by the Hadamard matrix, in place, level by level in the order of ``hadamard.transform``."""
+    """Scalar fallback: multiply by the Hadamard matrix in place, in the order of ``walsh_hadamard.transform``."""
     half = WIDTH
     while half < TILE:
-        level(x, start, size, half)
+        butterfly_level(x, start, size, half)
         half *= 2
     half = 1
     while half < WIDTH:
-        level(x, start, size, half)
+        butterfly_level(x, start, size, half)
         half *= 2
     half = TILE
     while half < size:
-        level(x, start, size, half)
+        butterfly_level(x, start, size, half)
         half *= 2
 
 
 @kernel
 def sign(source: Floats, target: Floats, size: int, group: int, factor: Any, keys: Any) -> None:
-    """Set target = source · random signs · factor, as ``hadamard.sign`` does."""
+    """Scalar fallback: set target = source · random signs · factor, as ``walsh_hadamard.sign`` does."""
     bits, signed = np.empty(WIDTH, np.uint32), target.view(np.uint32)
     for first in range(0, size, GROUP):
         for lane in range(WIDTH):
@@ -70,80 +70,86 @@ def sign(source: Floats, target: Floats, size: int, group: int, factor: Any, key
 
 @kernel
 def add(
-    words: Bits, at: int, total: Floats, start: int, size: int, group: int, table: Floats, count: int,
+    packed: Int32s, word_start: int, total: Floats, start: int, size: int, group: int, table: Floats, count: int,
     bits: int, keys: Any,
 ) -> None:  # fmt: skip
-    """Add the codewords of ``size`` numbers to ``total``, as ``codebooks.add`` does."""
-    main = 2 if bits == 3 else bits
-    mask = np.uint32((1 << main) - 1)
+    """Scalar fallback: add codewords of ``size`` values to ``total``, as ``codebook_quantiser.add`` does."""
+    low_bits = 2 if bits == 3 else bits
+    mask = np.uint32((1 << low_bits) - 1)
     for g in range(size // GROUP):
-        here, out = at + g * WIDTH * bits, start + g * GROUP
+        source_start, target_start = word_start + g * WIDTH * bits, start + g * GROUP
         for vector in range(GROUP // WIDTH):
             random = random_word((group + g) * 8 + vector // 8, keys[0], keys[1])
             row = (np.int64(random >> np.uint64(8 * (vector % 8))) & np.int64(count - 1)) * WIDTH
-            first, shift = here + vector * main // 32 * WIDTH, np.uint32(vector * main % 32)
+            first, shift = source_start + vector * low_bits // 32 * WIDTH, np.uint32(vector * low_bits % 32)
             for lane in range(WIDTH):
-                message = (words[first + lane] >> shift) & mask
+                message = (packed[first + lane] >> shift) & mask
                 if bits == 3:
                     message |= (
-                        (words[here + 2 * WIDTH + lane] >> np.uint32(vector)) & np.uint32(1)
+                        (packed[source_start + 2 * WIDTH + lane] >> np.uint32(vector)) & np.uint32(1)
                     ) << np.uint32(2)
-                total[out + vector * WIDTH + lane] += table[row + np.int64(message)]
+                total[target_start + vector * WIDTH + lane] += table[row + np.int64(message)]
 
 
 @kernel
 def write(
-    z: Floats, size: int, words: Bits, to: int, masks: Masks, group: int, low: Floats, width: Floats,
+    z: Floats, size: int, packed: Int32s, start: int, masks: Masks, group: int, low: Floats, width: Floats,
     edge: Any, scale: Any, bits: int, keys: Any,
 ) -> None:  # fmt: skip
-    """Quantise numbers into ``words`` and ``masks``, as ``codebooks.write`` does: one interval after the other.
+    """Scalar fallback: quantise values to ``packed`` and ``masks``, as ``codebook_quantiser.write`` does.
 
-    ``low`` and ``width`` are the intervals themselves, a row for each codebook.
+    ``low`` and ``width`` are the intervals, a row for each codebook.
     """
-    main, messages, beyond = 2 if bits == 3 else bits, np.empty(WIDTH, np.uint32), np.empty(WIDTH, np.uint64)
+    low_bits, messages, is_outside = (
+        2 if bits == 3 else bits,
+        np.empty(WIDTH, np.uint32),
+        np.empty(WIDTH, np.uint64),
+    )
     values, uniforms = np.empty(WIDTH, np.float32), np.empty(WIDTH, np.float64)
     for g in range(size // GROUP):
-        here = to + g * WIDTH * bits
-        words[here : here + WIDTH * bits] = 0
+        target_start = start + g * WIDTH * bits
+        packed[target_start : target_start + WIDTH * bits] = 0
         masks[g * GROUP // 64 : (g + 1) * GROUP // 64] = 0
         for vector in range(GROUP // WIDTH):
             shared = random_word((group + g) * 8 + vector // 8, keys[0], keys[1])
             row = np.int64(shared >> np.uint64(8 * (vector % 8))) & np.int64(low.shape[0] - 1)
-            number = ((group + g) * (GROUP // WIDTH // 2) + vector // 2) * WIDTH
+            first_random = ((group + g) * (GROUP // WIDTH // 2) + vector // 2) * WIDTH
             for lane in range(WIDTH):
-                random = random_bits(number + lane, (keys[2], keys[3]))
-                part = (random >> np.uint32(16 * (vector % 2))) & np.uint32(0xFFFF)
-                uniforms[lane] = 1.0 + (np.float64(part) + 0.5) / 65536.0
+                random = random_bits(first_random + lane, (keys[2], keys[3]))
+                uniform_bits = (random >> np.uint32(16 * (vector % 2))) & np.uint32(0xFFFF)
+                uniforms[lane] = 1.0 + (np.float64(uniform_bits) + 0.5) / 65536.0
                 values[lane] = z[g * GROUP + vector * WIDTH + lane] * scale
-                beyond[lane] = np.uint64(1 if abs(values[lane]) > edge else 0)
+                is_outside[lane] = np.uint64(1 if abs(values[lane]) > edge else 0)
                 messages[lane] = np.uint32(0)
             for x in range(low.shape[1]):
-                wide, start = np.float64(width[row, x]), np.float64(low[row, x])
-                for lane in range(WIDTH):  # rounded once, as a fused multiplication and addition is
-                    end = np.float32(uniforms[lane] * wide + start)
+                interval_width, interval_start = np.float64(width[row, x]), np.float64(low[row, x])
+                for lane in range(WIDTH):  # rounded once, like a fused multiply-add
+                    end = np.float32(uniforms[lane] * interval_width + interval_start)
                     messages[lane] += np.uint32(1 if values[lane] > end else 0)
-            first, shift = here + vector * main // 32 * WIDTH, np.uint32(vector * main % 32)
+            first, shift = target_start + vector * low_bits // 32 * WIDTH, np.uint32(vector * low_bits % 32)
             for lane in range(WIDTH):
-                words[first + lane] |= (messages[lane] & np.uint32((1 << main) - 1)) << shift
-                place = g * GROUP + vector * WIDTH + lane
-                masks[place // 64] |= beyond[lane] << np.uint64(place % 64)
+                packed[first + lane] |= (messages[lane] & np.uint32((1 << low_bits) - 1)) << shift
+                index = g * GROUP + vector * WIDTH + lane
+                masks[index // 64] |= is_outside[lane] << np.uint64(index % 64)
                 if bits == 3:
-                    words[here + 2 * WIDTH + lane] |= (messages[lane] >> np.uint32(2)) << np.uint32(vector)
+                    packed[target_start + 2 * WIDTH + lane] |= (messages[lane] >> np.uint32(2)) << np.uint32(
+                        vector
+                    )
 
 
 @kernel
-def gather(bits: Bits, threshold: int, places: Bits, found: Bits) -> int:
-    """Collect what reaches a threshold, in order, as ``select`` does for one segment."""
+def gather(bits: Int32s, threshold: int, indices: Int32s, values: Int32s) -> int:
+    """Scalar fallback: collect the magnitudes that reach a threshold, as ``topk.gather`` does for one segment."""
     count, limit = 0, np.uint32(threshold)
     for i in range(bits.size):
-        places[count], found[count] = i, bits[i]
+        indices[count], values[count] = i, bits[i]
         count += 1 if bits[i] & np.uint32(0x7FFFFFFF) >= limit else 0
     return count
 
 
 @kernel
-def put_words(buffer: NDArray[np.uint8], step: int, words: Masks) -> None:
-    """Write words ``step`` bytes apart, each over the end of the one before, as ``lanes.put_word`` does."""
-    for i in range(words.size):
+def put_words(buffer: NDArray[np.uint8], step: int, packed: Masks) -> None:
+    """Scalar fallback: write words ``step`` bytes apart, each overlapping the last, as ``simd.put_word`` does."""
+    for i in range(packed.size):
         for j in range(8):
-            buffer[i * step + j] = np.uint8(words[i] >> np.uint64(8 * j))
+            buffer[i * step + j] = np.uint8(packed[i] >> np.uint64(8 * j))

@@ -1,12 +1,12 @@
-"""The fast Walsh-Hadamard transform and the random signs of a rotation, at memory speed.
+"""Fast Walsh-Hadamard transform and random signs of a rotation.
 
 A rotation is y = H·D·x: random signs D from a keyed hash, then the Hadamard matrix H of +1 and -1 (not
-scaled). Its inverse is x = D·H·y / n. Butterflies add and subtract in a fixed order: the same bits
-everywhere.
+scaled). Its inverse is x = D·H·y / n. Butterflies add and subtract in a fixed order, so results are bit-identical on
+every machine.
 
-Levels are grouped so that each pass over the data does as many as registers hold: 8 levels on 256
-contiguous numbers, then up to 3 or 4 levels a pass, first inside the L1 cache, then inside the L2 cache,
-then across.
+Each pass over the data computes as many levels as fit into registers: 8 levels on 256
+contiguous values, then up to 3 or 4 levels per pass, first inside the L1 cache, then inside the L2 cache,
+then over the full vector.
 """
 
 from __future__ import annotations
@@ -38,23 +38,23 @@ from abaton.kernels.simd import (
 
 Floats = NDArray[np.float32]
 
-TILE = 256  # numbers held in registers: 16 vectors of 16
-GROUP = 512  # numbers that share one vector of random bits, one bit each
-NEAR = 1 << 12  # a block that stays in the L1 cache
-FAR = 1 << 17  # a block that stays in the L2 cache
+TILE = 256  # values in registers: 16 vectors of 16
+GROUP = 512  # values that share one vector of random bits, one bit each
+L1_BLOCK = 1 << 12  # a block that stays in the L1 cache
+L2_BLOCK = 1 << 17  # a block that stays in the L2 cache
 
 PAIR = types.UniTuple(types.uint64, 2)
 
 
 def aligned(size: int) -> Floats:
-    """An empty float32 array that starts at a cache line, as wide vector instructions like it."""
+    """Return an uninitialised float32 array aligned to a cache line, for the Walsh-Hadamard transform."""
     space = np.empty(size + WIDTH, dtype=np.float32)
     start = -(space.ctypes.data // 4) % WIDTH
     return space[start : start + size]
 
 
-def across(build: Any, values: list[Any], one: Any) -> list[Any]:
-    """Butterflies between vectors; sums run as 1·a + b, because multipliers would otherwise idle."""
+def butterflies(build: Any, values: list[Any], one: Any) -> list[Any]:
+    """Compute Walsh-Hadamard butterflies between vectors; 1·a + b uses the multiply-add units."""
     half = 1
     while half < len(values):
         for first in range(0, len(values), 2 * half):
@@ -65,8 +65,8 @@ def across(build: Any, values: list[Any], one: Any) -> list[Any]:
     return values
 
 
-def inside(build: Any, value: Any) -> Any:
-    """Butterflies between the 16 lanes of one vector: v·(±1) + v with lanes exchanged."""
+def lane_butterflies(build: Any, value: Any) -> Any:
+    """Compute Walsh-Hadamard butterflies between the 16 lanes of one vector: v·(±1) + v with exchanged lanes."""
     for half in (1, 2, 4, 8):
         lanes = ir.Constant(INTS, [ir.Constant(INT, i ^ half) for i in range(WIDTH)])
         swapped = build.shuffle_vector(value, ir.Constant(FLOATS, ir.Undefined), lanes)
@@ -77,123 +77,142 @@ def inside(build: Any, value: Any) -> Any:
 
 @intrinsic
 def _tile(_: Any, array: Any, index: Any, one: Any) -> Any:
-    """Eight levels on 256 numbers, in place."""
+    """Compute eight Walsh-Hadamard levels on 256 values, in place."""
 
     def generate(context: Any, build: Any, signature: Any, args: Any) -> Any:
-        at = pointer(context, build, signature.args[0], args[0], args[1])
-        values = [load(build, at, FLOATS, WIDTH * i) for i in range(WIDTH)]
-        for i, value in enumerate(across(build, values, splat(build, args[2], FLOATS))):
-            store(build, inside(build, value), at, WIDTH * i)
+        address = pointer(context, build, signature.args[0], args[0], args[1])
+        values = [load(build, address, FLOATS, WIDTH * i) for i in range(WIDTH)]
+        for i, value in enumerate(butterflies(build, values, splat(build, args[2], FLOATS))):
+            store(build, lane_butterflies(build, value), address, WIDTH * i)
         return context.get_dummy_value()
 
     return types.void(array, types.int64, types.float32), generate
 
 
 @intrinsic
-def _butterflies(_: Any, array: Any, index: Any, stride: Any, radix: Any, one: Any) -> Any:
-    """The levels between ``radix`` vectors that lie ``stride`` numbers apart, in place."""
+def _strided_butterflies(_: Any, array: Any, index: Any, stride: Any, radix: Any, one: Any) -> Any:
+    """Compute Walsh-Hadamard levels between ``radix`` vectors that are ``stride`` values apart, in place."""
 
     def generate(context: Any, build: Any, signature: Any, args: Any) -> Any:
-        at = pointer(context, build, signature.args[0], args[0], args[1])
+        address = pointer(context, build, signature.args[0], args[0], args[1])
         offsets = [build.mul(args[2], ir.Constant(LONG, i)) for i in range(radix.literal_value)]
-        values = [load(build, at, FLOATS, offset) for offset in offsets]
-        for offset, value in zip(offsets, across(build, values, splat(build, args[4], FLOATS)), strict=True):
-            store(build, value, at, offset)
+        values = [load(build, address, FLOATS, offset) for offset in offsets]
+        for offset, value in zip(
+            offsets, butterflies(build, values, splat(build, args[4], FLOATS)), strict=True
+        ):
+            store(build, value, address, offset)
         return context.get_dummy_value()
 
     return types.void(array, types.int64, types.int64, radix, types.float32), generate
 
 
-def signed(build: Any, value: Any, bits: Any, vector: int, scale: Any) -> Any:
-    """Value · scale · random signs, the signs of the ``vector``-th vector of a group."""
+def apply_signs(build: Any, value: Any, bits: Any, vector: int, scale: Any) -> Any:
+    """Return value · scale · the random signs of a Walsh-Hadamard rotation for one vector of a group."""
     sign = build.and_(build.shl(bits, constant(INTS, vector)), constant(INTS, 0x80000000))
     return build.bitcast(build.xor(build.bitcast(build.fmul(value, scale), INTS), sign), FLOATS)
 
 
 @intrinsic
-def _signed(
+def _apply_signs(
     _: Any, source: Any, start: Any, target: Any, index: Any, group: Any, factor: Any, keys: Any
 ) -> Any:
-    """Target = source · random signs · factor, for one group of 512 numbers."""
+    """Set target = source · random signs of a Walsh-Hadamard rotation · factor, for one group of 512 values."""
 
     def generate(context: Any, build: Any, signature: Any, args: Any) -> Any:
-        there = pointer(context, build, signature.args[0], args[0], args[1])
-        here = pointer(context, build, signature.args[2], args[2], args[3])
+        source_address = pointer(context, build, signature.args[0], args[0], args[1])
+        target_address = pointer(context, build, signature.args[2], args[2], args[3])
         bits = random_bits(build, args[4], *tools.unpack_tuple(build, args[6], 2))
         scale = splat(build, args[5], FLOATS)
         for i in range(GROUP // WIDTH):
-            value = load(build, there, FLOATS, WIDTH * i)
-            store(build, signed(build, value, bits, i, scale), here, WIDTH * i)
+            value = load(build, source_address, FLOATS, WIDTH * i)
+            store(build, apply_signs(build, value, bits, i, scale), target_address, WIDTH * i)
         return context.get_dummy_value()
 
-    kinds = (source, types.int64, target, types.int64, types.int64, types.float32, PAIR)
-    return types.void(*kinds), generate
+    argument_types = (source, types.int64, target, types.int64, types.int64, types.float32, PAIR)
+    return types.void(*argument_types), generate
 
 
 @intrinsic
-def _signed_tiles(
+def _apply_signs_and_tiles(
     _: Any, source: Any, start: Any, target: Any, index: Any, group: Any, factor: Any, keys: Any, one: Any
 ) -> Any:
-    """The same with the first eight levels of the transform on the way; the answer is source's sum of squares."""
+    """Set target as ``_apply_signs``, compute eight Walsh-Hadamard levels; return the source's sum of squares."""
 
     def generate(context: Any, build: Any, signature: Any, args: Any) -> Any:
-        there = pointer(context, build, signature.args[0], args[0], args[1])
-        here = pointer(context, build, signature.args[2], args[2], args[3])
+        source_address = pointer(context, build, signature.args[0], args[0], args[1])
+        target_address = pointer(context, build, signature.args[2], args[2], args[3])
         bits = random_bits(build, args[4], *tools.unpack_tuple(build, args[6], 2))
         scale, unit = splat(build, args[5], FLOATS), splat(build, args[7], FLOATS)
         sums = [constant(FLOATS, 0.0)] * 2
         for tile in (range(WIDTH), range(WIDTH, 2 * WIDTH)):
-            values = [load(build, there, FLOATS, WIDTH * i) for i in tile]
+            values = [load(build, source_address, FLOATS, WIDTH * i) for i in tile]
             for i, value in enumerate(values):
                 sums[i % 2] = build.fadd(sums[i % 2], build.fmul(value, value))
-            values = [signed(build, value, bits, i, scale) for i, value in zip(tile, values, strict=True)]
-            for i, value in zip(tile, across(build, values, unit), strict=True):
-                store(build, inside(build, value), here, WIDTH * i)
+            values = [
+                apply_signs(build, value, bits, i, scale) for i, value in zip(tile, values, strict=True)
+            ]
+            for i, value in zip(tile, butterflies(build, values, unit), strict=True):
+                store(build, lane_butterflies(build, value), target_address, WIDTH * i)
         # The first lane of a Hadamard transform is the sum of all lanes.
-        total = inside(build, build.fadd(*sums))
+        total = lane_butterflies(build, build.fadd(*sums))
         return build.extract_element(total, ir.Constant(INT, 0))
 
-    kinds = (source, types.int64, target, types.int64, types.int64, types.float32, PAIR, types.float32)
-    return types.float32(*kinds), generate
+    argument_types = (
+        source,
+        types.int64,
+        target,
+        types.int64,
+        types.int64,
+        types.float32,
+        PAIR,
+        types.float32,
+    )
+    return types.float32(*argument_types), generate
 
 
 @inlined
-def _levels(x: Floats, start: int, size: int, stride: int, widest: int, one: Any) -> None:
-    """All levels from ``stride`` up to ``size``, in passes of up to ``widest`` vectors."""
+def _levels(x: Floats, start: int, size: int, stride: int, max_radix: int, one: Any) -> None:
+    """Compute all Walsh-Hadamard levels from ``stride`` up to ``size``, in passes of up to ``max_radix`` vectors."""
     while stride < size:
-        left = size // stride
-        radix = left if left <= widest else widest // 2 if left == 2 * widest else widest
+        remaining = size // stride
+        radix = (
+            remaining
+            if remaining <= max_radix
+            else max_radix // 2
+            if remaining == 2 * max_radix
+            else max_radix
+        )
         for first in range(start, start + size, stride * radix):
             if radix == 16:
                 for i in range(first, first + stride, WIDTH):
-                    _butterflies(x, i, stride, 16, one)
+                    _strided_butterflies(x, i, stride, 16, one)
             elif radix == 8:
                 for i in range(first, first + stride, WIDTH):
-                    _butterflies(x, i, stride, 8, one)
+                    _strided_butterflies(x, i, stride, 8, one)
             elif radix == 4:
                 for i in range(first, first + stride, WIDTH):
-                    _butterflies(x, i, stride, 4, one)
+                    _strided_butterflies(x, i, stride, 4, one)
             else:
                 for i in range(first, first + stride, WIDTH):
-                    _butterflies(x, i, stride, 2, one)
+                    _strided_butterflies(x, i, stride, 2, one)
         stride *= radix
 
 
 @kernel
 def transform(x: Floats, start: int, size: int, one: Any) -> None:
-    """Multiply ``size`` numbers (a power of two, at least 256) by the Hadamard matrix, in place.
+    """Compute the Walsh-Hadamard transform of ``size`` values (a power of two, at least 256), in place.
 
-    ``one`` is 1; it is an argument so that the compiler keeps the multiplications (see ``across``).
+    ``one`` is 1; it is an argument so that the compiler keeps the multiplications (see ``butterflies``).
     """
-    far, near = min(size, FAR), min(size, NEAR)
-    for block in range(start, start + size, far):
-        for inner in range(block, block + far, near):
-            for tile in range(inner, inner + near, TILE):
+    l2_size, l1_size = min(size, L2_BLOCK), min(size, L1_BLOCK)
+    for block in range(start, start + size, l2_size):
+        for inner in range(block, block + l2_size, l1_size):
+            for tile in range(inner, inner + l1_size, TILE):
                 _tile(x, tile, one)
-            _levels(x, inner, near, TILE, 16, one)
-        # Eight streams at most: more lines a power of two apart would evict each other from an 8-way cache.
-        _levels(x, block, far, near, 8, one)
-    _levels(x, start, size, far, 8, one)
+            _levels(x, inner, l1_size, TILE, 16, one)
+        # At most eight streams: more cache lines a power of two apart would evict each other from an 8-way cache.
+        _levels(x, block, l2_size, l1_size, 8, one)
+    _levels(x, start, size, l2_size, 8, one)
 
 
 @kernel
@@ -201,24 +220,26 @@ def rotate(
     source: Floats,
     start: int,
     x: Floats,
-    at: int,
+    target_start: int,
     size: int,
     group: int,
     factor: Any,
     keys: Any,
     one: Any,
 ) -> float:
-    """Set x = H · (source · random signs · factor), for a power of two from 512 to ``FAR`` numbers.
+    """Set x = H · (source · random signs · factor), for a power of two from 512 to ``L2_BLOCK`` values.
 
-    The answer is the sum of squares of the source.
+    Returns the sum of squares of the source.
     """
-    near, total = min(size, NEAR), 0.0
-    for inner in range(0, size, near):
-        for i in range(inner, inner + near, GROUP):
-            squares = _signed_tiles(source, start + i, x, at + i, group + i // GROUP, factor, keys, one)
-            total += np.float64(squares)
-        _levels(x, at + inner, near, TILE, 16, one)
-    _levels(x, at, size, near, 8, one)
+    l1_size, total = min(size, L1_BLOCK), 0.0
+    for inner in range(0, size, l1_size):
+        for i in range(inner, inner + l1_size, GROUP):
+            squared_sum = _apply_signs_and_tiles(
+                source, start + i, x, target_start + i, group + i // GROUP, factor, keys, one
+            )
+            total += np.float64(squared_sum)
+        _levels(x, target_start + inner, l1_size, TILE, 16, one)
+    _levels(x, target_start, size, l1_size, 8, one)
     return total
 
 
@@ -226,6 +247,6 @@ def rotate(
 def sign(
     source: Floats, start: int, target: Floats, index: int, size: int, group: int, factor: Any, keys: Any
 ) -> None:
-    """Set target = source · random signs · factor; ``group`` counts groups of 512 so far."""
+    """Set target = source · a rotation's random signs · factor; ``group`` counts the preceding groups of 512."""
     for i in range(0, size, GROUP):
-        _signed(source, start + i, target, index + i, group + i // GROUP, factor, keys)
+        _apply_signs(source, start + i, target, index + i, group + i // GROUP, factor, keys)

@@ -1,30 +1,36 @@
-"""Experiments: invented hospitals, data sets, partitions, heterogeneity, and runs that a recipe makes again."""
+"""Experiments: synthetic hospitals, data sets, partitions, heterogeneity, and reproducible runs from recipes."""
 
 from abaton.lab.datasets import DataSet, load
-from abaton.lab.experiment import Setting, Task, World
-from abaton.lab.federation_builder import build
-from abaton.lab.image_transforms import Preparation
-from abaton.lab.machine_profiles import Environment, Group, deal, heterogeneous, homogeneous
-from abaton.lab.partition import Partition, Split, by_group, partition, sites
-from abaton.models.sampling import stratified
+from abaton.lab.experiment import ExperimentEnvironment, ExperimentSettings, ExperimentTask
+from abaton.lab.federation_builder import build_from_recipe
+from abaton.lab.image_transforms import ImagePreprocessing
+from abaton.lab.machine_profiles import (
+    MachineEnvironment,
+    MachineGroup,
+    assign_machines,
+    heterogeneous,
+    homogeneous,
+)
+from abaton.lab.partition import LearnerSplit, Partition, by_group, partition_data, split_learners
+from abaton.models.sampling import stratified_split
 
 __all__ = [
     "DataSet",
-    "Environment",
-    "Group",
+    "ExperimentEnvironment",
+    "ExperimentSettings",
+    "ExperimentTask",
+    "ImagePreprocessing",
+    "LearnerSplit",
+    "MachineEnvironment",
+    "MachineGroup",
     "Partition",
-    "Preparation",
-    "Setting",
-    "Split",
-    "Task",
-    "World",
-    "build",
+    "assign_machines",
+    "build_from_recipe",
     "by_group",
-    "deal",
     "heterogeneous",
     "homogeneous",
     "load",
-    "partition",
-    "sites",
-    "stratified",
+    "partition_data",
+    "split_learners",
+    "stratified_split",
 ]

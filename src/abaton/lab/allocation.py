@@ -1,8 +1,8 @@
-"""How many examples of each class each learner gets: exactly the sizes and classes that were asked for, or not at all.
+"""Allocation of examples: exact counts per learner and class for the requested sizes and label skew.
 
-The order is that of the original experiments: classes are filled from the smallest learner upwards, and what is left of
-each class goes to the largest. Where that leaves a learner short, examples are exchanged along augmenting paths
-(Ford and Fulkerson), which finds a filling whenever the chosen classes allow one.
+The order is that of the original experiments: classes are allocated from the smallest learner upwards, and the
+remainder of each class goes to the largest. Where a learner stays short, examples are exchanged along augmenting
+paths (Ford and Fulkerson), which find an allocation whenever the selected classes allow one.
 """
 
 from __future__ import annotations
@@ -11,206 +11,230 @@ import numpy as np
 from numpy.typing import NDArray
 
 from abaton.errors import SettingsError
-from abaton.lab.skew import ClassForm, Counts
+from abaton.lab.skew import Counts, LabelSkew
 
 Rows = NDArray[np.int64]
 
-_STARTS = 4  # ways of choosing classes at first, for each of the floors
-_REPAIRS = 40  # how often a choice is improved before another one is tried
-# A class that a learner holds should be more than a token: of what an even split would give, at least this share,
-# or, where the data does not allow it, less, and at last a single example.
-_FLOORS = (0.5, 0.25, 0.1, 0.0)
+_STARTS = 4  # initial class selections for each minimum fraction
+_REPAIRS = 40  # improvements of a selection before the next one is tried
+# Minimum count of a class at a learner, as a fraction of its count under proportional allocation. The fractions are
+# tried in order; the last one requires a single example.
+_MIN_FRACTIONS = (0.5, 0.25, 0.1, 0.0)
 
 
-def fill(amounts: Counts, form: ClassForm, supply: Counts, rng: np.random.Generator) -> Counts:
-    """Counts [learner, class] from the learners' sizes, the class distribution and the examples of each class."""
+def allocate_classes(amounts: Counts, form: LabelSkew, supply: Counts, rng: np.random.Generator) -> Counts:
+    """Allocate counts [learner, class] for the learners' sizes, the label skew and the examples of each class."""
     if form.alpha is not None:
-        return fill_drawn(amounts, form.alpha, supply, rng)
-    if not form.held:
+        return fill_dirichlet(amounts, form.alpha, supply, rng)
+    if not form.class_counts:
         return fill_alike(amounts, supply)
-    most = np.cumsum(np.sort(supply)[::-1])
-    for k, held in enumerate(form.held):
+    largest_supply = np.cumsum(np.sort(supply)[::-1])
+    for k, class_count in enumerate(form.class_counts):
         where = f"learner {k + 1} of {len(amounts)}"
-        if amounts[k] < held:
+        if amounts[k] < class_count:
             raise SettingsError(
-                f"{amounts[k]} examples are too few to hold {held} classes",
+                f"{amounts[k]} examples are too few for {class_count} classes",
                 where=where,
                 remedy="give it fewer classes, or use fewer learners or more data",
             )
-        if most[held - 1] < amounts[k]:
+        if largest_supply[class_count - 1] < amounts[k]:
             raise SettingsError(
-                f"no {held} classes of the data have the {amounts[k]} examples it should hold",
+                f"no {class_count} classes of the data have the {amounts[k]} examples that this learner needs",
                 where=where,
                 remedy="give the largest learners more classes, like Non-IID(8x1,4x1,3x8), or use fewer rows",
             )
-    counts = fill_held(amounts, form.held, supply, rng)
+    counts = fill_class_counts(amounts, form.class_counts, supply, rng)
     if counts is None:
         raise SettingsError(
-            f"found no way to deal {amounts.sum()} of {supply.sum()} rows as {form}",
+            f"no allocation of {amounts.sum()} of {supply.sum()} rows as {form} was found",
             where="partition",
             remedy="give the largest learners more classes, or use fewer rows",
         )
     return counts
 
 
-def fill_held(
-    sizes: Counts, held: tuple[int, ...], supply: Counts, rng: np.random.Generator
+def fill_class_counts(
+    sizes: Counts, class_counts: tuple[int, ...], supply: Counts, rng: np.random.Generator
 ) -> Counts | None:
-    """Counts [learner, class] where learner k holds exactly `held[k]` classes; None if no way was found."""
-    for floor in _FLOORS:
+    """Allocate counts so that learner k has exactly `class_counts[k]` classes; return None if none was found."""
+    for min_fraction in _MIN_FRACTIONS:
         for start in range(_STARTS):
-            holds = _choose(sizes, held, supply, rng, start)
+            has_class = _select_classes(sizes, class_counts, supply, rng, start)
             for _ in range(_REPAIRS):
-                least = _least(sizes, holds, supply, floor)
-                spare = supply - least.sum(0)
+                minimum = _minimum_counts(sizes, has_class, supply, min_fraction)
+                spare = supply - minimum.sum(0)
                 if spare.min() < 0:
-                    stuck = np.flatnonzero(holds[:, spare.argmin()])
+                    stuck = np.flatnonzero(has_class[:, spare.argmin()])
                 else:
-                    counts, stuck = _fill(sizes, holds, least, supply, supply.astype(np.float64))
+                    counts, stuck = _fill(sizes, has_class, minimum, supply, supply.astype(np.float64))
                     spare = supply - counts.sum(0)
                 if not len(stuck):
                     return counts
-                if not _swap(holds, stuck, spare, rng):
+                if not _swap_class(has_class, stuck, spare, rng):
                     break
     return None
 
 
 def fill_alike(sizes: Counts, supply: Counts) -> Counts:
-    """Counts where every learner has the classes in the proportion of the whole.
+    """Allocate counts so that every learner has the class proportions of the data set.
 
-    Every learner holds every class, as far as its size and the number of examples of the class allow it.
+    Every learner has every class, as far as its size and the number of examples of the class allow it.
     """
     able = sizes >= len(supply)
-    least = np.outer(able, supply >= able.sum()).astype(np.int64)
-    counts, _ = _fill(sizes, np.ones(least.shape, dtype=bool), least, supply, None)
+    minimum = np.outer(able, supply >= able.sum()).astype(np.int64)
+    counts, _ = _fill(sizes, np.ones(minimum.shape, dtype=bool), minimum, supply, None)
     return counts
 
 
-def fill_drawn(sizes: Counts, alpha: float, supply: Counts, rng: np.random.Generator) -> Counts:
-    """Counts where every learner's classes are drawn from a Dirichlet law around the proportions of the whole.
+def fill_dirichlet(sizes: Counts, alpha: float, supply: Counts, rng: np.random.Generator) -> Counts:
+    """Allocate counts sampled from a Dirichlet distribution around the class proportions of the data set.
 
-    A class that is used up is replaced by what the learner drew next most of, and at last by whatever is there.
+    A class without remaining examples is replaced by the learner's next largest class, and finally by any class
+    with examples.
     """
     counts = np.zeros((len(sizes), len(supply)), dtype=np.int64)
-    left = supply.copy()
+    remaining = supply.copy()
     for k in range(len(sizes) - 1, -1, -1):
-        drawn = rng.dirichlet(np.maximum(alpha * len(supply) * supply / supply.sum(), 1e-6))
-        got = spread(int(sizes[k]), drawn, left)
-        got += spread(int(sizes[k] - got.sum()), np.ones(len(supply)), left - got)
-        counts[k] = got
-        left -= got
+        fractions = rng.dirichlet(np.maximum(alpha * len(supply) * supply / supply.sum(), 1e-6))
+        assigned = allocate_proportionally(int(sizes[k]), fractions, remaining)
+        assigned += allocate_proportionally(
+            int(sizes[k] - assigned.sum()), np.ones(len(supply)), remaining - assigned
+        )
+        counts[k] = assigned
+        remaining -= assigned
     return counts
 
 
-def spread(amount: int, weights: NDArray[np.float64], room: Counts) -> Counts:
-    """Whole numbers in proportion to weights, none above its room; as much of the amount as there is room for.
+def allocate_proportionally(amount: int, weights: NDArray[np.float64], capacities: Counts) -> Counts:
+    """Allocate an amount in proportion to weights, as integers within the capacities.
 
-    >>> spread(10, np.array([1.0, 1.0, 1.0]), np.array([1, 9, 9])).tolist()
+    The result sums to the amount, or to the total capacity of the entries with a weight if that is smaller.
+
+    >>> allocate_proportionally(10, np.array([1.0, 1.0, 1.0]), np.array([1, 9, 9])).tolist()
     [1, 5, 4]
     """
-    ideal = np.zeros(len(room))
+    ideal = np.zeros(len(capacities))
     while True:
-        share = np.where(room - ideal > 1e-9, weights, 0.0)
-        need = amount - ideal.sum()
-        if need <= 1e-6 or not share.any():
+        open_weights = np.where(capacities - ideal > 1e-9, weights, 0.0)
+        missing = amount - ideal.sum()
+        if missing <= 1e-6 or not open_weights.any():
             break
-        ideal += np.minimum(need * (share / share.sum()), room - ideal)
-    got = np.floor(ideal + 1e-9).astype(np.int64)
-    # What rounding down left over: to the largest remainders, then to where most is left.
-    left = round(ideal.sum()) - int(got.sum())
-    order = np.lexsort((got - room, np.round(got - ideal, 9)))
-    got[order[:left]] += 1
-    return got
+        ideal += np.minimum(missing * (open_weights / open_weights.sum()), capacities - ideal)
+    allocated = np.floor(ideal + 1e-9).astype(np.int64)
+    # The remainder goes to the largest fractional parts, then to the largest remaining capacities.
+    remainder = round(ideal.sum()) - int(allocated.sum())
+    order = np.lexsort((allocated - capacities, np.round(allocated - ideal, 9)))
+    allocated[order[:remainder]] += 1
+    return allocated
 
 
-def _choose(
-    sizes: Counts, held: tuple[int, ...], supply: Counts, rng: np.random.Generator, start: int
+def _select_classes(
+    sizes: Counts, class_counts: tuple[int, ...], supply: Counts, rng: np.random.Generator, start: int
 ) -> NDArray[np.bool_]:
-    """Each learner takes the classes of which most is left; the starts differ in who chooses first, and by what."""
-    holds = np.zeros((len(sizes), len(supply)), dtype=bool)
-    left = supply.astype(np.float64)
+    """Select the classes to allocate to each learner by remaining examples; starts differ in order and scaling."""
+    has_class = np.zeros((len(sizes), len(supply)), dtype=bool)
+    remaining = supply.astype(np.float64)
     scale = supply.astype(np.float64) if start < 2 else np.ones(len(supply))
     upwards = range(len(sizes) - 1, -1, -1)
     for k in reversed(upwards) if start % 2 else upwards:
-        order = np.lexsort((rng.random(len(supply)), -left / scale))
-        mine = order[: held[k]]
-        holds[k, mine] = True
-        left[mine] -= sizes[k] * supply[mine] / supply[mine].sum()
-    return holds
+        order = np.lexsort((rng.random(len(supply)), -remaining / scale))
+        classes_of_learner = order[: class_counts[k]]
+        has_class[k, classes_of_learner] = True
+        remaining[classes_of_learner] -= (
+            sizes[k] * supply[classes_of_learner] / supply[classes_of_learner].sum()
+        )
+    return has_class
 
 
-def _least(sizes: Counts, holds: NDArray[np.bool_], supply: Counts, floor: float) -> Counts:
-    claims = holds * supply
-    even = floor * sizes[:, None] * claims / claims.sum(1, keepdims=True)
-    return np.where(holds, np.maximum(even.astype(np.int64), 1), 0)
+def _minimum_counts(
+    sizes: Counts, has_class: NDArray[np.bool_], supply: Counts, min_fraction: float
+) -> Counts:
+    class_supply = has_class * supply
+    proportional = min_fraction * sizes[:, None] * class_supply / class_supply.sum(1, keepdims=True)
+    return np.where(has_class, np.maximum(proportional.astype(np.int64), 1), 0)
 
 
-def _swap(holds: NDArray[np.bool_], stuck: Rows, spare: Counts, rng: np.random.Generator) -> bool:
-    """One of the learners that compete for too little takes a class of which something is left instead."""
+def _swap_class(has_class: NDArray[np.bool_], stuck: Rows, spare: Counts, rng: np.random.Generator) -> bool:
+    """Replace an allocated class of a stuck learner by one with remaining examples; return whether it did."""
     for k in rng.permutation(stuck):
-        others = np.where(holds[k], 0, spare)
-        new = int(others.argmax())
-        if others[new] > 0:
-            # It gives up the class that it can spare best: the one that most others hold, too.
-            crowd = np.where(holds[k] & (spare <= 0), holds.sum(0) + rng.random(len(spare)), 0)
-            holds[k, int(crowd.argmax()) if crowd.any() else int(rng.choice(np.flatnonzero(holds[k])))] = (
-                False
-            )
-            holds[k, new] = True
+        candidates = np.where(has_class[k], 0, spare)
+        new_class = int(candidates.argmax())
+        if candidates[new_class] > 0:
+            # The learner loses the exhausted class that most learners have.
+            popularity = np.where(has_class[k] & (spare <= 0), has_class.sum(0) + rng.random(len(spare)), 0)
+            exhausted = popularity.argmax() if popularity.any() else rng.choice(np.flatnonzero(has_class[k]))
+            has_class[k, int(exhausted)] = False
+            has_class[k, new_class] = True
             return True
     return False
 
 
 def _fill(
     sizes: Counts,
-    holds: NDArray[np.bool_],
-    least: Counts,
+    has_class: NDArray[np.bool_],
+    minimum: Counts,
     supply: Counts,
     weights: NDArray[np.float64] | None,
 ) -> tuple[Counts, Rows]:
-    """Counts, and the learners among whom one stays short however they exchange; none of them if all is well."""
-    counts = least.copy()
-    left = supply - counts.sum(0)
+    """Fill an allocation; return the counts, and the learners that compete for too few examples."""
+    counts = minimum.copy()
+    remaining = supply - counts.sum(0)
     for k in range(len(sizes) - 1, -1, -1):
-        # Without fixed weights the learner follows what is left, which keeps the proportions of the whole.
-        claim = left.astype(np.float64) if weights is None else weights
-        got = spread(int(sizes[k] - counts[k].sum()), np.where(holds[k], claim, 0.0), left)
-        counts[k] += got
-        left -= got
+        # Without weights, remaining examples are used, which keeps the class proportions of the data set.
+        class_weights = remaining.astype(np.float64) if weights is None else weights
+        added = allocate_proportionally(
+            int(sizes[k] - counts[k].sum()), np.where(has_class[k], class_weights, 0.0), remaining
+        )
+        counts[k] += added
+        remaining -= added
     for short in np.flatnonzero(counts.sum(1) < sizes).tolist():
         while counts[short].sum() < sizes[short]:
-            stuck = _exchange(short, sizes, holds, least, counts, left)
+            stuck = _exchange(short, sizes, has_class, minimum, counts, remaining)
             if len(stuck):
                 return counts, stuck
     return counts, np.empty(0, dtype=np.int64)
 
 
 def _exchange(
-    short: int, sizes: Counts, holds: NDArray[np.bool_], least: Counts, counts: Counts, left: Counts
+    short: int,
+    sizes: Counts,
+    has_class: NDArray[np.bool_],
+    minimum: Counts,
+    counts: Counts,
+    remaining: Counts,
 ) -> Rows:
-    """Give a learner more by one augmenting path: it takes from a class, whose holder takes from another, ...
+    """Allocate more examples to a learner along one augmenting path.
 
-    Without such a path the result names the learners that share what the short one could take from.
+    Without such a path, return the learners that share the classes of the short one.
     """
-    learners, classes = holds.shape
-    taker = np.full(classes, -1)  # the learner that would take from this class
-    giver = np.full(learners, -1)  # the class that this learner would give from
-    seen = np.zeros(learners, dtype=bool)
-    seen[short] = True
+    learners, classes = has_class.shape
+    taker = np.full(classes, -1)  # learner that takes from each class
+    giver = np.full(learners, -1)  # class that each learner gives from
+    visited = np.zeros(learners, dtype=bool)
+    visited[short] = True
     queue = [short]
     for k in queue:
-        new = np.flatnonzero(holds[k] & (taker < 0))
-        taker[new] = k
-        rich = new[left[new] > 0]
-        if len(rich):
-            _shift(int(rich[np.argmax(left[rich])]), short, sizes, taker, giver, least, counts, left)
+        reachable = np.flatnonzero(has_class[k] & (taker < 0))
+        taker[reachable] = k
+        available = reachable[remaining[reachable] > 0]
+        if len(available):
+            _shift(
+                int(available[np.argmax(remaining[available])]),
+                short,
+                sizes,
+                taker,
+                giver,
+                minimum,
+                counts,
+                remaining,
+            )
             return np.empty(0, dtype=np.int64)
-        for j in new.tolist():
-            givers = np.flatnonzero((counts[:, j] > least[:, j]) & ~seen)
-            seen[givers] = True
+        for j in reachable.tolist():
+            givers = np.flatnonzero((counts[:, j] > minimum[:, j]) & ~visited)
+            visited[givers] = True
             giver[givers] = j
             queue += givers.tolist()
-    return np.flatnonzero(seen)
+    return np.flatnonzero(visited)
 
 
 def _shift(
@@ -219,12 +243,14 @@ def _shift(
     sizes: Counts,
     taker: NDArray[np.int64],
     giver: NDArray[np.int64],
-    least: Counts,
+    minimum: Counts,
     counts: Counts,
-    left: Counts,
+    remaining: Counts,
 ) -> None:
-    path: list[tuple[int, int]] = []  # (learner, the class it takes from), from the end to the short learner
-    amount = min(int(sizes[short] - counts[short].sum()), int(left[end]))
+    path: list[
+        tuple[int, int]
+    ] = []  # (learner, class it takes from), from the last class to the short learner
+    amount = min(int(sizes[short] - counts[short].sum()), int(remaining[end]))
     j = end
     while True:
         k = int(taker[j])
@@ -232,8 +258,8 @@ def _shift(
         if k == short:
             break
         j = int(giver[k])
-        amount = min(amount, int(counts[k, j] - least[k, j]))
-    left[end] -= amount
+        amount = min(amount, int(counts[k, j] - minimum[k, j]))
+    remaining[end] -= amount
     for k, j in path:
         counts[k, j] += amount
         if k != short:

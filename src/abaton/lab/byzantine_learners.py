@@ -1,4 +1,4 @@
-"""Learners that harm: one whose labels are wrong, and one that sends noise."""
+"""Byzantine learners: attacks with flipped labels, or with noise instead of an update."""
 
 from __future__ import annotations
 
@@ -8,35 +8,35 @@ from dataclasses import replace
 import numpy as np
 
 from abaton.errors import SettingsError
-from abaton.kernels import Vector
-from abaton.lab.partition import Split
-from abaton.learners import Examples, Lesson, Model, Trained
-from abaton.metrics.predictions import Score
-from abaton.models.base import Way
+from abaton.lab.partition import LearnerSplit
+from abaton.layout import Vector
+from abaton.metrics.predictions import ModelScore
+from abaton.models import Examples, Model, TrainingPlan, TrainingResult
+from abaton.models.base import ParallelMode
 from abaton.training import TrainSettings
 
 KINDS = ("flipped", "noise")
 
 
-def poisoned(kind: str, split: Split, model: Model, classes: int) -> tuple[Split, Model]:
-    """A learner's data and model after it has gone bad.
+def apply_attack(kind: str, split: LearnerSplit, model: Model, classes: int) -> tuple[LearnerSplit, Model]:
+    """Return the data and model of a Byzantine learner.
 
-    `flipped`: every label is the next class instead, in training and in validation: the learner is honest, its records
-    are wrong, and it judges others by them, too. `noise`: it sends standard normal numbers as its model.
+    `flipped`: every label is replaced by the next class, in training and in validation data, so that the learner
+    also evaluates other models with wrong labels. `noise`: the learner sends standard normal values as its model.
     """
     if kind == "flipped":
-        return Split(_flip(split.train, classes), _flip(split.validation, classes)), model
+        return LearnerSplit(_flip(split.train, classes), _flip(split.validation, classes)), model
     if kind == "noise":
-        return split, Noise(model)
-    raise SettingsError(f"there is no bad learner '{kind}'", remedy=f"use one of {', '.join(KINDS)}")
+        return split, NoiseModel(model)
+    raise SettingsError(f"there is no attack '{kind}'", remedy=f"use one of {', '.join(KINDS)}")
 
 
-class Noise(Model):
-    """A model whose training gives random numbers; everything else is as it should be.
+class NoiseModel(Model):
+    """Model whose training returns random values; scoring is that of the wrapped model.
 
-    >>> from abaton.learners import logistic, train_model
+    >>> from abaton.models import logistic, train_model
     >>> data = Examples(np.eye(2, dtype=np.float32), np.array([0, 1]))
-    >>> noise = Noise(logistic(features=2))
+    >>> noise = NoiseModel(logistic(features=2))
     >>> sent = train_model(noise, noise.initial(0), data, TrainSettings(), np.random.default_rng(0))
     >>> sent.steps, sent.vector.shape
     (1, (6,))
@@ -46,29 +46,34 @@ class Noise(Model):
         self._model, self.layout = model, model.layout
 
     @property
-    def remembers(self) -> bool:
-        """As the honest model does."""
-        return self._model.remembers
+    def description(self) -> str:
+        """Text of the Byzantine noise model in a run manifest."""
+        return "noise"
+
+    @property
+    def is_stateful(self) -> bool:
+        """Whether the model that a Byzantine learner wraps is stateful."""
+        return self._model.is_stateful
 
     def initial(self, seed: int) -> Vector:
-        """The model before any training."""
+        """Return the initial model of a Byzantine learner, that of the wrapped model."""
         return self._model.initial(seed)
 
-    def way(self, data: Examples) -> Way:
-        """As the honest model is trained."""
-        return self._model.way(data)
+    def parallel_mode(self, data: Examples) -> ParallelMode:
+        """Return the parallel mode of a Byzantine learner, that of the wrapped model."""
+        return self._model.parallel_mode(data)
 
     def steps(self, examples: int, settings: TrainSettings) -> int:
-        """As many batches as training takes."""
+        """Return the number of batches that a Byzantine learner reports, that of the wrapped model."""
         return self._model.steps(examples, settings)
 
-    def epochs(self, vector: Vector, data: Examples, lesson: Lesson) -> Iterator[Trained]:
-        """Random weights after every epoch; there are as many as an honest learner would have taken."""
-        for trained in self._model.epochs(vector, data, lesson):
-            yield replace(trained, vector=lesson.shuffle.standard_normal(self.layout.size, dtype=np.float32))
+    def epochs(self, vector: Vector, data: Examples, plan: TrainingPlan) -> Iterator[TrainingResult]:
+        """Yield a Byzantine learner's random weights after every epoch of the wrapped model."""
+        for trained in self._model.epochs(vector, data, plan):
+            yield replace(trained, vector=plan.rng.standard_normal(self.layout.size, dtype=np.float32))
 
-    def score(self, vector: Vector, data: Examples, local: Mapping[str, Vector] | None = None) -> Score:
-        """Predict as the honest model does."""
+    def score(self, vector: Vector, data: Examples, local: Mapping[str, Vector] | None = None) -> ModelScore:
+        """Score as a Byzantine learner, with the wrapped model."""
         return self._model.score(vector, data, local)
 
 

@@ -1,7 +1,7 @@
-"""Files of labelled data as plain arrays: NumPy archives, tables, text by speaker, and the heart study's four files.
+"""Readers of labelled data files: NumPy archives, tables, text by speaker, and the four files of the heart study.
 
-Every reader gives a `Raw`: inputs and labels as they are in the file. Nothing is ever unpickled, and no error holds
-what a row contains.
+Every reader returns a `RawDataSet` with inputs and labels as in the file. Nothing is unpickled, and no error
+contains the content of a row.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from abaton.errors import SettingsError
 
-WINDOW = 80  # characters that a text model sees at once
+WINDOW = 80  # characters of one text example
 
 _KEYS = {
     "x_train": ("x_train", "train_images", "x"),
@@ -34,13 +34,13 @@ _KEYS = {
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Raw:
-    """Inputs and labels as a file holds them.
+class RawDataSet:
+    """Inputs and labels as stored in a file.
 
     Attributes:
         x_train, y_train, x_test, y_test: inputs and labels, row by row.
-        groups: the writer, hospital or role of each training row, where the file knows it.
-        classes: the names of the classes, if labels are numbers that count them.
+        groups: the writer, hospital or role of each training row, where the file has it.
+        classes: the names of the classes, if labels are integers.
     """
 
     x_train: NDArray[Any]
@@ -51,125 +51,133 @@ class Raw:
     classes: tuple[str, ...] = ()
 
 
-def read_npz(path: Path) -> Raw:
-    """A NumPy archive with x_train, y_train, x_test and y_test.
+def read_npz(path: Path) -> RawDataSet:
+    """Read a data set file: a NumPy archive with x_train, y_train, x_test and y_test.
 
-    Without a test set every fifth writer is held out, or, where no writers are known, every fifth row of each class.
+    Without a test set every fifth writer is held out or, without writers, every fifth row of each class.
     """
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
-            found = {
+            arrays = {
                 key: archive[name] for key, names in _KEYS.items() for name in names if name in archive.files
             }
     except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error, lzma.LZMAError) as error:
-        raise unreadable(path, "a NumPy archive without Python objects") from error
-    split = "x_test" in found or "y_test" in found
+        raise unreadable_file_error(path, "a NumPy archive without Python objects") from error
+    split = "x_test" in arrays or "y_test" in arrays
     needed = ("x_train", "y_train", *(("x_test", "y_test") if split else ()))
-    if missing := [key for key in needed if key not in found]:
+    if missing := [key for key in needed if key not in arrays]:
         raise SettingsError(
             f"the archive has no {' and no '.join(missing)}",
             where=str(path),
             remedy="save it with np.savez(path, x_train=..., y_train=..., x_test=..., y_test=...)",
         )
-    classes = tuple(str(name) for name in found.pop("classes", ()))
-    found = {key: value.reshape(-1) if key.startswith("y") else value for key, value in found.items()}
+    classes = tuple(str(name) for name in arrays.pop("classes", ()))
+    arrays = {key: value.reshape(-1) if key.startswith("y") else value for key, value in arrays.items()}
     if split:
-        return Raw(**found, classes=classes)
-    x, y, groups = found["x_train"], found["y_train"], found.get("groups")
+        return RawDataSet(**arrays, classes=classes)
+    x, y, groups = arrays["x_train"], arrays["y_train"], arrays.get("groups")
     if len(x) != len(y) or (groups is not None and len(groups) != len(y)):
-        raise unreadable(path, "an archive with as many inputs as labels and groups")
-    # Whoever is tested should never have been seen.
-    test = every(y, 5) if groups is None else np.unique(groups, return_inverse=True)[1] % 5 == 4
-    return Raw(x[~test], y[~test], x[test], y[test], None if groups is None else groups[~test], classes)
+        raise unreadable_file_error(path, "an archive with as many inputs as labels and groups")
+    # Writers of the test set must not be in the training set.
+    test = every_nth_row(y, 5) if groups is None else np.unique(groups, return_inverse=True)[1] % 5 == 4
+    return RawDataSet(
+        x[~test], y[~test], x[test], y[test], None if groups is None else groups[~test], classes
+    )
 
 
-def read_table(paths: list[Path], label: str, group: str | None) -> Raw:
-    """A table in CSV, or one for training and one for the test.
+def read_table(paths: list[Path], label: str, group: str | None) -> RawDataSet:
+    """Read a data set from a CSV file, or from one for training and one for testing.
 
-    Of a single table, every fifth row of each class is for the test. Columns of numbers are used as they are, with
-    gaps; columns of up to 32 words become one column a word.
+    Of a single table, every fifth row of each class is held out. Numeric columns are used as they are, with missing
+    values; text columns with up to 32 values are one-hot encoded.
     """
     import polars as pl
 
     try:
-        frames = [pl.read_csv(path, infer_schema_length=None, **_written(path)) for path in paths]
-        whole = pl.concat(frames, how="vertical_relaxed")
+        frames = [pl.read_csv(path, infer_schema_length=None, **_csv_dialect(path)) for path in paths]
+        table = pl.concat(frames, how="vertical_relaxed")
     except (pl.exceptions.PolarsError, OSError, UnicodeDecodeError):
-        # The parser's own words may quote a row.
-        raise unreadable(paths[0], "a table in CSV whose first line names the columns") from None
+        # The parser's message may contain a row.
+        raise unreadable_file_error(paths[0], "a table in CSV whose first line names the columns") from None
     for column in (label, *([group] if group else [])):
-        if column not in whole.columns:
+        if column not in table.columns:
             raise SettingsError(
                 f"there is no column '{column}'",
                 where=str(paths[0]),
-                remedy=f"name one of {', '.join(whole.columns[:12])} with --label and --group",
+                remedy=f"name one of {', '.join(table.columns[:12])} with --label and --group",
             )
-    y = whole[label].cast(pl.String).fill_null("").to_numpy().astype(str)
-    who = None if group is None else whole[group].cast(pl.String).fill_null("").to_numpy().astype(str)
-    columns = [_columns(whole[name], paths[0]) for name in whole.columns if name not in (label, group)]
+    y = table[label].cast(pl.String).fill_null("").to_numpy().astype(str)
+    groups = None if group is None else table[group].cast(pl.String).fill_null("").to_numpy().astype(str)
+    columns = [_encode_column(table[name], paths[0]) for name in table.columns if name not in (label, group)]
     if not columns:
-        raise SettingsError("the table has no column to learn from", where=str(paths[0]), remedy="add some")
+        raise SettingsError(
+            "the table has no column to learn from",
+            where=str(paths[0]),
+            remedy="add a feature column",
+        )
     x = np.concatenate(columns, axis=1)
-    test = np.arange(len(whole)) >= len(frames[0]) if len(paths) == 2 else every(y, 5)
-    return Raw(x[~test], y[~test], x[test], y[test], None if who is None else who[~test])
+    test = np.arange(len(table)) >= len(frames[0]) if len(paths) == 2 else every_nth_row(y, 5)
+    return RawDataSet(x[~test], y[~test], x[test], y[test], None if groups is None else groups[~test])
 
 
-def _written(path: Path) -> dict[str, Any]:
-    """How a table is written: a spreadsheet of many countries has semicolons, and commas within numbers."""
+def _csv_dialect(path: Path) -> dict[str, Any]:
+    """Return separator and decimal sign of a data set's CSV file; many use semicolons and decimal commas."""
     with path.open("rb") as stream:
         first = stream.readline(1 << 16)
-    marks = first.count(b";") > first.count(b",")
-    return {"separator": ";", "decimal_comma": True} if marks else {}
+    has_semicolons = first.count(b";") > first.count(b",")
+    return {"separator": ";", "decimal_comma": True} if has_semicolons else {}
 
 
-def _columns(series: Any, path: Path) -> NDArray[np.float32]:
+def _encode_column(series: Any, path: Path) -> NDArray[np.float32]:
     import polars as pl
 
     if series.dtype.is_numeric() or series.dtype == pl.Boolean:
         values: NDArray[np.float32] = series.cast(pl.Float32).to_numpy().astype(np.float32)
         return values[:, None]
-    words = series.cast(pl.String).fill_null("").to_numpy().astype(str)
-    found, place = np.unique(words, return_inverse=True)
-    if len(found) > 32:
+    texts = series.cast(pl.String).fill_null("").to_numpy().astype(str)
+    categories, codes = np.unique(texts, return_inverse=True)
+    if len(categories) > 32:
         raise SettingsError(
-            f"column '{series.name}' has {len(found)} different words",
+            f"column '{series.name}' has {len(categories)} different values",
             where=str(path),
-            remedy="leave it out, or turn it into numbers",
+            remedy="remove the column, or encode it as numbers",
         )
-    flags: NDArray[np.float32] = (place[:, None] == np.arange(len(found))).astype(np.float32)
+    flags: NDArray[np.float32] = (codes[:, None] == np.arange(len(categories))).astype(np.float32)
     return flags
 
 
-def read_speech(path: Path) -> Raw:
-    """Text by speaker: windows of 80 characters, to each character the one that follows, and who speaks.
+def read_speech(path: Path) -> RawDataSet:
+    """Read a text data set by speaker: windows of 80 characters, the next character of each, and the speaker.
 
     Symbol 0 is any character that the training text does not have.
     """
     try:
         speakers = json.loads(gzip.decompress(path.read_bytes()))
         texts = {
-            part: {str(who): "\n".join(said[part]) for who, said in speakers.items()}
+            part: {
+                str(speaker): "\n".join(lines_by_split[part]) for speaker, lines_by_split in speakers.items()
+            }
             for part in ("train", "test")
         }
     except (OSError, EOFError, zlib.error, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise unreadable(path, "compressed JSON: speaker -> train, test -> lines") from error
+        raise unreadable_file_error(path, "compressed JSON: speaker -> train, test -> lines") from error
     symbols = sorted(set("".join(texts["train"].values())))
     code = {ord(symbol): i + 1 for i, symbol in enumerate(symbols)}
     x_train, y_train, groups = _windows(texts["train"].items(), code)
     x_test, y_test, _ = _windows(texts["test"].items(), code)
-    return Raw(x_train, y_train, x_test, y_test, groups, ("other", *(repr(s)[1:-1] for s in symbols)))
+    return RawDataSet(x_train, y_train, x_test, y_test, groups, ("other", *(repr(s)[1:-1] for s in symbols)))
 
 
 def _windows(
     texts: Iterable[tuple[str, str]], code: dict[int, int]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[Any]]:
     parts, groups = [np.empty((0, WINDOW + 1), np.int64)], []
-    for who, text in texts:
+    for speaker, text in texts:
         symbols = np.array([code.get(ord(symbol), 0) for symbol in text], dtype=np.int64)
         count = max(0, (len(symbols) - 1) // WINDOW)
         starts = WINDOW * np.arange(count)
         parts.append(symbols[starts[:, None] + np.arange(WINDOW + 1)])
-        groups += [who] * count
+        groups += [speaker] * count
     windows = np.concatenate(parts)
     return (
         np.ascontiguousarray(windows[:, :-1]),
@@ -178,40 +186,40 @@ def _windows(
     )
 
 
-def read_heart(paths: dict[str, Path]) -> Raw:
-    """The heart study of four hospitals: 13 measurements with gaps, and whether the vessels are narrowed.
+def read_heart(paths: dict[str, Path]) -> RawDataSet:
+    """Read the heart data set files of four hospitals: 13 measurements, and coronary artery disease.
 
-    Every fourth patient of each hospital and finding is held out for the test.
+    Every fourth patient of each hospital and label is held out for the test.
     """
     tables, hospitals = [], []
     for hospital, path in paths.items():
         try:
             table = np.genfromtxt(path, delimiter=",", missing_values="?", dtype=np.float64, ndmin=2)
         except (OSError, ValueError) as error:
-            raise unreadable(path, "rows of 14 numbers or question marks") from error
+            raise unreadable_file_error(path, "rows of 14 numbers or question marks") from error
         if table.shape[1] != 14:
-            raise unreadable(path, "rows of 14 numbers or question marks")
+            raise unreadable_file_error(path, "rows of 14 numbers or question marks")
         tables.append(table)
         hospitals += [hospital] * len(table)
-    whole, who = np.concatenate(tables), np.array(hospitals)
-    y = (whole[:, 13] > 0).astype(np.int64)
-    test = every(np.char.add(who, y.astype(str)), 4)
-    x = whole[:, :13]
-    return Raw(x[~test], y[~test], x[test], y[test], who[~test], ("healthy", "ill"))
+    rows, groups = np.concatenate(tables), np.array(hospitals)
+    y = (rows[:, 13] > 0).astype(np.int64)
+    test = every_nth_row(np.char.add(groups, y.astype(str)), 4)
+    x = rows[:, :13]
+    return RawDataSet(x[~test], y[~test], x[test], y[test], groups[~test], ("healthy", "ill"))
 
 
-def every(kinds: NDArray[Any], n: int) -> NDArray[np.bool_]:
-    """Every n-th row of each kind.
+def every_nth_row(labels: NDArray[Any], n: int) -> NDArray[np.bool_]:
+    """Return a mask of every n-th row of each label in a data set file, to hold out for the test.
 
-    >>> every(np.array(["a", "b", "a", "b", "b"]), 2).tolist()
+    >>> every_nth_row(np.array(["a", "b", "a", "b", "b"]), 2).tolist()
     [False, False, True, True, False]
     """
-    chosen = np.zeros(len(kinds), dtype=bool)
-    for kind in np.unique(kinds):
-        chosen[np.flatnonzero(kinds == kind)[n - 1 :: n]] = True
-    return chosen
+    selected = np.zeros(len(labels), dtype=bool)
+    for label in np.unique(labels):
+        selected[np.flatnonzero(labels == label)[n - 1 :: n]] = True
+    return selected
 
 
-def unreadable(path: Path, expected: str) -> SettingsError:
-    """The error for a file that is not what it should be."""
-    return SettingsError("this file cannot be read", where=str(path), remedy=f"it should be {expected}")
+def unreadable_file_error(path: Path, expected: str) -> SettingsError:
+    """Return the error for a malformed data set file."""
+    return SettingsError("the file cannot be read", where=str(path), remedy=f"give {expected}")

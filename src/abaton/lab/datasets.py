@@ -1,11 +1,8 @@
-"""Labelled data sets for the lab: by name, from a file of the user, or drawn from a seed.
+"""Labelled data sets for the lab: by name, from a user's file, or synthetic from a seed.
 
-Named sets lie in a folder that is given, or that ABATON_DATA names; none of them comes with Abaton. What is loaded is
-shared: learners get views of it (`abaton.lab.sites`), never copies.
-
-Arrays that were expensive to make, kept as files and mapped into memory: read once, shared by all processes.
-
-A labelled set of small images drawn from a seed: no files, so that everything in the lab runs anywhere.
+Named sets are in a given folder or in ABATON_DATA; none is shipped with Abaton. Loaded arrays are shared: learners
+get views (`abaton.lab.partition`). Prepared arrays are cached as files and mapped into memory, so that processes
+share them. The synthetic set of small images needs no files, so that everything in the lab runs anywhere.
 """
 
 from __future__ import annotations
@@ -24,78 +21,78 @@ import numpy as np
 from numpy.typing import NDArray
 
 from abaton.errors import SettingsError
-from abaton.lab.dataset_files import Raw, read_heart, read_npz, read_speech, read_table
-from abaton.lab.image_transforms import Preparation, prepare
-from abaton.learners import Examples
+from abaton.lab.dataset_files import RawDataSet, read_heart, read_npz, read_speech, read_table
+from abaton.lab.image_transforms import ImagePreprocessing, prepare
+from abaton.models import Examples
 
-_FORM = 1  # of what is kept; another number makes everything again
+_CACHE_VERSION = 1  # version of the cached arrays
 
 
-def fingerprint(files: Sequence[Path], how: str) -> str:
-    """A name for what is made from these files in this way; it changes when a file does."""
-    made = hashlib.sha256(f"{_FORM}\x1f{how}".encode())
+def fingerprint(files: Sequence[Path], preparation: str) -> str:
+    """Return a digest of a data set's files and preparation; it changes when a file does."""
+    digest = hashlib.sha256(f"{_CACHE_VERSION}\x1f{preparation}".encode())
     for file in files:
-        about = file.stat()
-        made.update(f"\x1f{file.resolve()}\x1f{about.st_size}\x1f{about.st_mtime_ns}".encode())
-    return made.hexdigest()[:24]
+        stat = file.stat()
+        digest.update(f"\x1f{file.resolve()}\x1f{stat.st_size}\x1f{stat.st_mtime_ns}".encode())
+    return digest.hexdigest()[:24]
 
 
-def recall(place: Path) -> dict[str, NDArray[Any]] | None:
-    """The arrays kept in a folder, mapped into memory; None if they are not there or not whole.
+def load_cached(cache_path: Path) -> dict[str, NDArray[Any]] | None:
+    """Return the cached arrays of a data set, mapped into memory; None if they are missing or incomplete.
 
-    What is written to them stays in this process: PyTorch wants arrays that could be written to.
+    Writes stay in this process: PyTorch requires writable arrays.
     """
     try:
         return {
             path.stem: np.load(path, mmap_mode="c", allow_pickle=False)
-            for path in sorted(place.glob("*.npy"))
+            for path in sorted(cache_path.glob("*.npy"))
         } or None
     except (OSError, ValueError, EOFError):
         return None
 
 
-def keep(place: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
-    """Keep arrays in a folder, all or none of them; a cache that cannot be written is done without."""
+def store_cached(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
+    """Cache the arrays of a data set in a folder, all or none; a cache that cannot be written is skipped."""
     with suppress(OSError):
-        place.parent.mkdir(parents=True, exist_ok=True)
-        half = Path(tempfile.mkdtemp(prefix=".half-", dir=place.parent))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary_folder = Path(tempfile.mkdtemp(prefix=".half-", dir=path.parent))
         try:
             for name, array in arrays.items():
-                np.save(half / f"{name}.npy", array, allow_pickle=False)
-            shutil.rmtree(place, ignore_errors=True)
-            half.replace(place)
+                np.save(temporary_folder / f"{name}.npy", array, allow_pickle=False)
+            shutil.rmtree(path, ignore_errors=True)
+            temporary_folder.replace(path)
         finally:
-            shutil.rmtree(half, ignore_errors=True)
+            shutil.rmtree(temporary_folder, ignore_errors=True)
 
 
 CLASSES, SIDE, WRITERS = 10, 8, 40
 
 
-def synthetic(seed: int = 1990, *, train: int = 4000, test: int = 1000) -> Raw:
-    """Signs of ten kinds by forty writers, 8x8 grey pixels; each kind is written in one of two ways.
+def synthetic(seed: int = 1990, *, train: int = 4000, test: int = 1000) -> RawDataSet:
+    """Return the synthetic data set: 8x8 images of ten classes by forty writers; two variants of each class.
 
     >>> drawn = synthetic(train=100, test=20)
     >>> drawn.x_train.shape, np.bincount(drawn.y_train).tolist()
     ((100, 8, 8), [10, 10, 10, 10, 10, 10, 10, 10, 10, 10])
     """
     rng = np.random.default_rng([seed, 8])
-    signs = _smooth(rng, (CLASSES, 2))
-    hands = 0.5 * _smooth(rng, (WRITERS,))
+    signs = _smooth_patterns(rng, (CLASSES, 2))
+    hands = 0.5 * _smooth_patterns(rng, (WRITERS,))
     count = train + test
-    kinds = np.arange(count) % CLASSES
+    labels = np.arange(count) % CLASSES
     writers = rng.integers(0, WRITERS, count)
-    ways = rng.integers(0, 2, count)
-    ink = signs[kinds, ways] + hands[writers] + 1.5 * rng.standard_normal((count, SIDE, SIDE))
+    variants = rng.integers(0, 2, count)
+    ink = signs[labels, variants] + hands[writers] + 1.5 * rng.standard_normal((count, SIDE, SIDE))
     pixels = np.clip(128 + 40 * ink, 0, 255).astype(np.uint8)
     order = np.concatenate([rng.permutation(train), train + rng.permutation(test)])
-    x, y, who = pixels[order], kinds[order], writers[order]
-    return Raw(x[:train], y[:train], x[train:], y[train:], who[:train], tuple("ABCDEFGHIJ"))
+    x, y, groups = pixels[order], labels[order], writers[order]
+    return RawDataSet(x[:train], y[:train], x[train:], y[train:], groups[:train], tuple("ABCDEFGHIJ"))
 
 
-def _smooth(rng: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.float64]:
-    """Random patterns without sharp edges, of spread 1: a few slow waves in both directions."""
-    place = (np.arange(SIDE) + 0.5) * np.pi / SIDE
-    waves = np.cos(np.arange(4)[:, None] * place)
+def _smooth_patterns(rng: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.float64]:
+    """Return smooth random patterns for the synthetic data set: a few low frequencies in both directions."""
+    angles = (np.arange(SIDE) + 0.5) * np.pi / SIDE
+    waves = np.cos(np.arange(4)[:, None] * angles)
     pattern: NDArray[np.float64] = waves.T @ rng.standard_normal((*shape, 4, 4)) @ waves
     pattern /= pattern.std(axis=(-2, -1), keepdims=True)
     return pattern
@@ -103,14 +100,14 @@ def _smooth(rng: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.floa
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DataSet:
-    """Labelled examples for training and for the test.
+    """Labelled examples for training and test.
 
     Attributes:
-        name: what it is called.
-        train: what the learners share out among them.
-        test: what nobody trains on.
-        classes: the names of the classes; a label is a place in this list.
-        groups: the writer, hospital or role of each training row, where it is known.
+        name: name of the data set.
+        train: examples that are partitioned over the learners.
+        test: held-out examples.
+        classes: the names of the classes; a label is an index into them.
+        groups: the writer, hospital or role of each training row, where known.
     """
 
     name: str
@@ -121,37 +118,39 @@ class DataSet:
 
     @property
     def labels(self) -> NDArray[np.int64]:
-        """One class a training row, for partitions; of a text window, its last character."""
+        """Class of each training row of the data set, for partitions; the last character of a text window."""
         y: NDArray[np.int64] = self.train.y
         return y if y.ndim == 1 else y[:, -1]
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
-    """A data set with a name: the files it needs, what it is, and who its rows come from."""
+class NamedDataSet:
+    """Data set with a name: its files, a description and the origin of its rows."""
 
     files: tuple[str, ...]
-    what: str
+    description: str
     groups: str
-    read: Callable[[tuple[Path, ...]], Raw]
+    read: Callable[[tuple[Path, ...]], RawDataSet]
 
 
 @dataclass(frozen=True, slots=True)
-class Columns:
-    """Which columns of a user's table hold the label and, if any, the hospital or person."""
+class DataSetColumns:
+    """Columns of a user's table with the label and, if any, the hospital or subject."""
 
     label: str = "label"
     group: str | None = None
 
 
-def _npz(folder: str, name: str, what: str, groups: str = "") -> Known:
-    return Known((f"{folder}/{name}.npz",), what, groups, lambda paths: read_npz(paths[0]))
+def _npz(folder: str, name: str, what: str, groups: str = "") -> NamedDataSet:
+    return NamedDataSet((f"{folder}/{name}.npz",), what, groups, lambda paths: read_npz(paths[0]))
 
 
 _HOSPITALS = ("cleveland", "hungarian", "switzerland", "va")
 
-KNOWN: Mapping[str, Known] = {
-    "synthetic": Known((), "4,000 + 1,000 drawn images 8x8, 10 classes", "writer", lambda _: synthetic()),
+DATA_SETS: Mapping[str, NamedDataSet] = {
+    "synthetic": NamedDataSet(
+        (), "4,000 + 1,000 synthetic images 8x8, 10 classes", "writer", lambda _: synthetic()
+    ),
     "cifar10_20k": _npz("vision", "cifar10_20k", "20,000 + 5,000 colour images 32x32, 10 classes"),
     "cifar100_10k": _npz("vision", "cifar100_10k", "10,000 + 2,000 colour images 32x32, 100 classes"),
     "mnist_by_writer": _npz(
@@ -171,13 +170,13 @@ KNOWN: Mapping[str, Known] = {
     ),
     "hand62_scans": _npz("vision", "hand62_scans", "4,960 + 1,240 scanned characters 28x28, 62 classes"),
     "pneumoniamnist": _npz("medical", "pneumoniamnist", "4,708 + 624 chest X-rays 28x28, 2 classes"),
-    "shakespeare": Known(
+    "shakespeare": NamedDataSet(
         ("text/shakespeare_by_role.json.gz",),
         "windows of 80 characters by 715 roles, the next character after each",
         "role",
         lambda paths: read_speech(paths[0]),
     ),
-    "heart": Known(
+    "heart": NamedDataSet(
         tuple(f"heart/processed.{name}.data" for name in _HOSPITALS),
         "920 patients of four hospitals, 13 measurements, 2 classes",
         "hospital",
@@ -190,43 +189,45 @@ def load(
     name: str,
     *,
     folder: Path | None = None,
-    how: Preparation | None = Preparation(),  # noqa: B008
-    columns: Columns = Columns(),  # noqa: B008
+    preparation: ImagePreprocessing | None = ImagePreprocessing(),  # noqa: B008
+    columns: DataSetColumns = DataSetColumns(),  # noqa: B008
     cache: Path | None = None,
 ) -> DataSet:
-    """Load a data set by name, or from a file or folder of the user.
+    """Load a data set by name, or from a file or folder.
 
     Args:
-        name: one of `KNOWN`; or a path: an archive (.npz), a table (.csv), or a folder with one archive, with one
-            table, or with train.csv and test.csv.
-        folder: where named sets lie; if not given, the environment variable ABATON_DATA says it.
-        how: how inputs are made ready; None leaves them as the file has them. Text is never changed.
+        name: one of `DATA_SETS`, or a path: an archive (.npz), a table (.csv), or a folder with one archive, one table,
+            or train.csv and test.csv.
+        folder: folder of named sets; by default the environment variable ABATON_DATA.
+        preparation: preparation of inputs; None leaves them as in the file. Text is not changed.
         columns: the label and group columns of a table.
-        cache: a folder that keeps what was made ready; the next time it is mapped into memory instead of read again.
+        cache: folder for prepared arrays, which are mapped into memory the next time.
 
-    >>> load("synthetic", how=Preparation(flat=True)).train.x.shape
+    >>> load("synthetic", preparation=ImagePreprocessing(flat=True)).train.x.shape
     (4000, 64)
     """
-    files = _files(name, folder) if name in KNOWN else _files_of_user(Path(name))
-    place = cache / fingerprint(files, repr((how, columns))) if cache is not None and files else None
-    kept = recall(place) if place is not None else None
-    if kept is None:
-        raw = KNOWN[name].read(files) if name in KNOWN else _read(files, columns)
-        kept = _ready(Path(name).stem, raw, how)
-        if place is not None:
-            keep(place, kept)
+    files = _files(name, folder) if name in DATA_SETS else _user_files(Path(name))
+    cache_path = (
+        cache / fingerprint(files, repr((preparation, columns))) if cache is not None and files else None
+    )
+    cached = load_cached(cache_path) if cache_path is not None else None
+    if cached is None:
+        raw = DATA_SETS[name].read(files) if name in DATA_SETS else _read(files, columns)
+        cached = _prepare_arrays(Path(name).stem, raw, preparation)
+        if cache_path is not None:
+            store_cached(cache_path, cached)
     return DataSet(
         Path(name).stem,
-        Examples(kept["x_train"], kept["y_train"]),
-        Examples(kept["x_test"], kept["y_test"]),
-        tuple(kept["classes"].tolist()),
-        kept.get("groups"),
+        Examples(cached["x_train"], cached["y_train"]),
+        Examples(cached["x_test"], cached["y_test"]),
+        tuple(cached["classes"].tolist()),
+        cached.get("groups"),
     )
 
 
-def missing(name: str, folder: Path | None = None) -> list[str]:
-    """The files that a named set needs and that are not there."""
-    return [file for file in KNOWN[name].files if _find(file, _folder(folder)) is None]
+def missing_files(name: str, folder: Path | None = None) -> list[str]:
+    """Return the files that a named data set needs and that are missing."""
+    return [file for file in DATA_SETS[name].files if _find(file, _folder(folder)) is None]
 
 
 def _folder(folder: Path | None) -> Path | None:
@@ -241,19 +242,19 @@ def _find(file: str, folder: Path | None) -> Path | None:
 
 
 def _files(name: str, folder: Path | None) -> tuple[Path, ...]:
-    place = _folder(folder)
-    found = [_find(file, place) for file in KNOWN[name].files]
-    lost = [file for file, path in zip(KNOWN[name].files, found, strict=True) if path is None]
-    if lost:
+    data_dir = _folder(folder)
+    paths = [_find(file, data_dir) for file in DATA_SETS[name].files]
+    missing = [file for file, path in zip(DATA_SETS[name].files, paths, strict=True) if path is None]
+    if missing:
         raise SettingsError(
-            f"the data set '{name}' needs {' and '.join(lost)}, which is not there",
-            where=str(place) if place else "no data folder was named",
-            remedy="name the folder with --folder or ABATON_DATA, or use 'synthetic', which needs no file",
+            f"the data set '{name}' needs {' and '.join(missing)}, which does not exist",
+            where=str(data_dir) if data_dir else "no data folder is set",
+            remedy="set the folder with --folder or ABATON_DATA, or use 'synthetic', which needs no file",
         )
-    return tuple(path for path in found if path is not None)
+    return tuple(path for path in paths if path is not None)
 
 
-def _files_of_user(path: Path) -> tuple[Path, ...]:
+def _user_files(path: Path) -> tuple[Path, ...]:
     if path.is_dir():
         archives, tables = sorted(path.glob("*.npz")), sorted(path.glob("*.csv"))
         if [table.name for table in tables] == ["test.csv", "train.csv"] and not archives:
@@ -262,30 +263,32 @@ def _files_of_user(path: Path) -> tuple[Path, ...]:
             raise SettingsError(
                 f"the folder has {len(archives)} archives and {len(tables)} tables",
                 where=str(path),
-                remedy="put one .npz file, one .csv file, or train.csv and test.csv into it, or name the file",
+                remedy="put one .npz file, one .csv file, or train.csv and test.csv into it, or give a path",
             )
         path = (archives + tables)[0]
     if path.is_file() and (path.suffix == ".npz" or ".csv" in path.suffixes):
         return (path,)
     raise SettingsError(
         f"there is no data set '{path}'",
-        remedy=f"use {', '.join(KNOWN)}, or the path of an .npz or .csv file",
+        remedy=f"use {', '.join(DATA_SETS)}, or the path of an .npz or .csv file",
     )
 
 
-def _read(files: tuple[Path, ...], columns: Columns) -> Raw:
+def _read(files: tuple[Path, ...], columns: DataSetColumns) -> RawDataSet:
     if files[0].suffix == ".npz":
         return read_npz(files[0])
     return read_table(list(files), columns.label, columns.group)
 
 
-def _ready(name: str, raw: Raw, how: Preparation | None) -> dict[str, NDArray[Any]]:
+def _prepare_arrays(
+    name: str, raw: RawDataSet, preparation: ImagePreprocessing | None
+) -> dict[str, NDArray[Any]]:
     for part, x, y in (("training", raw.x_train, raw.y_train), ("test", raw.x_test, raw.y_test)):
         if len(x) != len(y) or not len(x):
             raise SettingsError(
                 f"there are {len(x)} {part} inputs and {len(y)} {part} labels",
                 where=f"data set '{name}'",
-                remedy="give each row exactly one label, and some rows",
+                remedy="give at least one row, and each row exactly one label",
             )
     if raw.groups is not None and len(raw.groups) != len(raw.y_train):
         raise SettingsError(
@@ -293,32 +296,32 @@ def _ready(name: str, raw: Raw, how: Preparation | None) -> dict[str, NDArray[An
             where=f"data set '{name}'",
             remedy="give each training row exactly one group",
         )
-    y_train, y_test, classes = _codes(raw)
-    if how is None or raw.y_train.ndim > 1:
+    y_train, y_test, classes = _encode_labels(raw)
+    if preparation is None or raw.y_train.ndim > 1:
         x_train, x_test = raw.x_train, raw.x_test
     else:
-        x_train, x_test = prepare(raw.x_train, raw.x_test, how)
-    made: dict[str, NDArray[Any]] = {
+        x_train, x_test = prepare(raw.x_train, raw.x_test, preparation)
+    arrays: dict[str, NDArray[Any]] = {
         "x_train": x_train,
         "y_train": y_train,
         "x_test": x_test,
         "y_test": y_test,
     }
-    made["classes"] = np.array(classes, dtype=str)
-    return made if raw.groups is None else made | {"groups": raw.groups}
+    arrays["classes"] = np.array(classes, dtype=str)
+    return arrays if raw.groups is None else arrays | {"groups": raw.groups}
 
 
-def _codes(raw: Raw) -> tuple[NDArray[np.int64], NDArray[np.int64], tuple[str, ...]]:
+def _encode_labels(raw: RawDataSet) -> tuple[NDArray[np.int64], NDArray[np.int64], tuple[str, ...]]:
     if raw.classes and raw.y_train.dtype.kind in "iu":
-        most = max(int(raw.y_train.max()), int(raw.y_test.max()))
-        if most < len(raw.classes) and min(raw.y_train.min(), raw.y_test.min()) >= 0:
+        largest_code = max(int(raw.y_train.max()), int(raw.y_test.max()))
+        if largest_code < len(raw.classes) and min(raw.y_train.min(), raw.y_test.min()) >= 0:
             return raw.y_train.astype(np.int64), raw.y_test.astype(np.int64), raw.classes
     if raw.y_train.dtype.kind not in "iuUSb":
         raise SettingsError(
             f"labels are of type {raw.y_train.dtype}",
             where="data set",
-            remedy="label each row with a whole number or a word",
+            remedy="label each row with an integer or text",
         )
-    found, codes = np.unique(np.concatenate([raw.y_train, raw.y_test]), return_inverse=True)
+    classes, codes = np.unique(np.concatenate([raw.y_train, raw.y_test]), return_inverse=True)
     codes = codes.astype(np.int64)
-    return codes[: len(raw.y_train)], codes[len(raw.y_train) :], tuple(str(name) for name in found)
+    return codes[: len(raw.y_train)], codes[len(raw.y_train) :], tuple(str(name) for name in classes)

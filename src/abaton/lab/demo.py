@@ -1,7 +1,4 @@
-"""The demonstration: four invented hospitals, their records, consents and refusals, ready for a study to be run.
-
-Everything is made from a seed.
-"""
+"""Demonstration: four synthetic hospitals with records, consents and refusals for a study, generated from a seed."""
 
 from __future__ import annotations
 
@@ -15,29 +12,29 @@ from pathlib import Path
 
 import numpy as np
 
-from abaton.controller import Arrived, Event, State
-from abaton.engines import Profile
-from abaton.governance import Registry, members_of, metadata, rounds_with
+from abaton.controller import ControllerState, Event, UpdateReceived
+from abaton.engines import MachineProfile
+from abaton.governance import ConsentRegistry, metadata, rounds_with, snapshot_members
 from abaton.lab.synthetic_hospitals import HOSPITALS, write
-from abaton.site import publish, subject_tag
+from abaton.site import publish, subject_pseudonym
 from abaton.store import Database
 from abaton.study import Study, load_study, write_toml
 
 NOW = datetime(2026, 11, 16, 8, tzinfo=UTC)
-"""When the demonstration begins: its people, consents and simulated seconds count from here."""
+"""Start of the demonstration: consents and simulated seconds are relative to it."""
 
 REFUSED, EXPIRED = 0.08, 0.03
-"""Which part of the people say no, and of which the consent has run out."""
+"""Fractions of patients with a refusal, and with an expired consent."""
 
-_LEFT_OUT_OF_FEW = 0.15
-"""Which part of the people may be left out where there are fewer than usual."""
+_SMALL_SUPPRESSION_LIMIT = 0.15
+"""Suppression limit of the small demonstration."""
 
 _SITE = """[site]
 id = "{name}"
 name = "{title}"
 
 [records]
-kind = "ndjson"
+source = "ndjson"
 paths = ["."]
 
 [consent]
@@ -45,114 +42,123 @@ registry = "consents.db"
 
 [keys]
 study = "study.key"
-tags = "tags.key"
+registry = "registry.key"
 
 [policy]
-fewest_rows = 10   # nobody here is real; a hospital leaves this at 50
+min_rows = 10   # the records are synthetic; a hospital uses 50
 """
 
 
 @dataclass
 class Demonstration:
-    """The four hospitals on disk, and somebody who withdraws while they train.
+    """Four synthetic hospitals on disk, with a subject that withdraws during training.
 
     Attributes:
         study: The study document.
-        sites: The sites' documents.
-        profiles: How fast each hospital's machine is.
-        leaves_at: The hospital where somebody withdraws, and after how many of its updates.
-        left: The tag of who withdrew, and when, in simulated seconds.
+        sites: Paths of the site documents.
+        profiles: Machine profile of each hospital.
+        withdraws_at: The hospital of the withdrawal, and after how many of its updates.
+        withdrawn: Registry pseudonym of the subject and time of the withdrawal, in simulated seconds.
     """
 
     study: Study
     sites: tuple[Path, ...]
-    profiles: Mapping[str, Profile]
-    leaves_at: tuple[str, int] = ("athens", 3)
-    left: tuple[str, float] | None = field(default=None, init=False)
-    _heard: int = field(default=0, init=False)
+    profiles: Mapping[str, MachineProfile]
+    withdraws_at: tuple[str, int] = ("athens", 3)
+    withdrawn: tuple[str, float] | None = field(default=None, init=False)
+    _updates_received: int = field(default=0, init=False)
 
-    def watch(self, state: State, event: Event) -> None:
-        """Let somebody whose records have been used withdraw, once enough updates of the hospital have arrived."""
-        site, number = self.leaves_at
-        if not isinstance(event, Arrived) or event.learner != site:
+    def watch(self, state: ControllerState, event: Event) -> None:
+        """Withdraw the consent of one subject of the demonstration, after enough updates of its hospital."""
+        site, number = self.withdraws_at
+        if not isinstance(event, UpdateReceived) or event.learner != site:
             return
-        self._heard += 1
-        if self._heard == number and self.left is None:
+        self._updates_received += 1
+        if self._updates_received == number and self.withdrawn is None:
             registry = self._registry(site)
-            person = members_of(registry.database, event.cohort)[0]
-            registry.withdraw(person, self.study.study.id, NOW + timedelta(seconds=event.at))
-            self.left = person, event.at
+            pseudonym = snapshot_members(registry.database, event.cohort)[0]
+            registry.withdraw(pseudonym, self.study.study.id, NOW + timedelta(seconds=event.timestamp))
+            self.withdrawn = pseudonym, event.timestamp
 
-    def rounds_of_who_left(self, run: str) -> list[int]:
-        """The rounds of a run that used the records of who withdrew."""
-        if self.left is None:
+    def rounds_of_withdrawn_subject(self, run: str) -> list[int]:
+        """Return the rounds of the demonstration that used the records of the withdrawn subject."""
+        if self.withdrawn is None:
             return []
-        registry = self._registry(self.leaves_at[0])
-        found = rounds_with(registry.database, self.study.study.id, self.left[0])
-        return [number for name, number in found if name == run]
+        registry = self._registry(self.withdraws_at[0])
+        rounds = rounds_with(registry.database, self.study.study.id, self.withdrawn[0])
+        return [number for name, number in rounds if name == run]
 
-    def _registry(self, site: str) -> Registry:
-        (file,) = (each for each in self.sites if each.parent.name == site)
-        return Registry(Database(file.parent / "consents.db", metadata))
+    def _registry(self, site: str) -> ConsentRegistry:
+        (file,) = (path for path in self.sites if path.parent.name == site)
+        return ConsentRegistry(Database(file.parent / "consents.db", metadata))
 
 
-def demonstration(folder: Path, seed: int, scale: float = 1.0, rounds: int | None = None) -> Demonstration:
-    """Write the four hospitals into a folder of their own, which is emptied first.
+def make_demo(folder: Path, seed: int, scale: float = 1.0, rounds: int | None = None) -> Demonstration:
+    """Write the four hospitals of the demonstration into a folder, which is emptied first.
 
     Args:
-        folder: Where to.
-        seed: Decides everything.
-        scale: How many people there are, as a multiple of the usual number.
-        rounds: How many rounds the study has, if not as many as its document says.
+        folder: Target folder.
+        seed: Seed of records, keys and consents.
+        scale: Number of patients, as a multiple of the default.
+        rounds: Number of rounds; that of the study document if None.
     """
     shutil.rmtree(folder, ignore_errors=True)
-    made = write(folder, seed, scale=scale)
+    site_folders = write(folder, seed, scale=scale)
     study = load_study(folder / "study.toml")
     if scale < 1 or rounds is not None:
-        (folder / "study.toml").write_text(write_toml(_smaller(study, scale, rounds)), encoding="utf-8")
+        (folder / "study.toml").write_text(
+            write_toml(_downscale_study(study, scale, rounds)), encoding="utf-8"
+        )
         study = load_study(folder / "study.toml")
-    for i, (name, place) in enumerate(made.items()):
-        (place / "site.toml").write_text(_SITE.format(name=name, title=f"Hospital of {name.capitalize()}"))
-        for key in ("study.key", "tags.key"):
-            (place / key).touch(mode=0o600)
-            # Nobody here is real, so even keys may follow from the seed; a real key is drawn and told to nobody.
-            (place / key).write_bytes(hashlib.sha256(f"demonstration {seed} {name} {key}".encode()).digest())
-        _ask_everybody(place, study, np.random.default_rng([seed, 77, i]))
-    return opened(folder)
+    for i, (name, site_folder) in enumerate(site_folders.items()):
+        (site_folder / "site.toml").write_text(
+            _SITE.format(name=name, title=f"Hospital of {name.capitalize()}")
+        )
+        for key, label in (
+            ("study.key", "study.key"),
+            ("registry.key", "tags.key"),
+        ):  # frozen: part of the bytes
+            (site_folder / key).touch(mode=0o600)
+            # The records are synthetic, so keys may follow from the seed; real keys are random and secret.
+            (site_folder / key).write_bytes(
+                hashlib.sha256(f"demonstration {seed} {name} {label}".encode()).digest()
+            )
+        _record_consents(site_folder, study, np.random.default_rng([seed, 77, i]))
+    return open_demo(folder)
 
 
-def _smaller(study: Study, scale: float, rounds: int | None) -> Study:
-    """The study for fewer people, of whom more may be left out, or else none of them could hide; and fewer rounds."""
+def _downscale_study(study: Study, scale: float, rounds: int | None) -> Study:
+    """Return the demonstration's study with a suppression limit for fewer subjects, and with other rounds."""
     learning, privacy = study.learning, study.privacy
     if learning is not None and rounds is not None:
         learning = learning.model_copy(update={"rounds": rounds})
     if privacy.anonymity is not None and scale < 1:
-        anonymity = replace(privacy.anonymity, suppression_limit=_LEFT_OUT_OF_FEW)
+        anonymity = replace(privacy.anonymity, suppression_limit=_SMALL_SUPPRESSION_LIMIT)
         privacy = privacy.model_copy(update={"anonymity": anonymity})
     return study.model_copy(update={"learning": learning, "privacy": privacy})
 
 
-def opened(folder: Path) -> Demonstration:
-    """The four hospitals that were written into a folder."""
+def open_demo(folder: Path) -> Demonstration:
+    """Return the demonstration of a folder: its study and four hospitals."""
     profiles = {
-        name: Profile(speed=100 * hospital.speed, group="fast" if hospital.speed >= 0.5 else "slow")
+        name: MachineProfile(speed=100 * hospital.speed, group="fast" if hospital.speed >= 0.5 else "slow")
         for name, hospital in HOSPITALS.items()
     }
     sites = tuple(folder / name / "site.toml" for name in HOSPITALS)
     return Demonstration(load_study(folder / "study.toml"), sites, profiles)
 
 
-def _ask_everybody(place: Path, study: Study, rng: np.random.Generator) -> None:
-    """Publish the study at a hospital and let everybody answer: most say yes, some no, some yeses have run out."""
-    registry = Registry(Database(place / "consents.db", metadata, durable=False))
-    key, before = (place / "tags.key").read_bytes(), NOW - timedelta(days=60)
+def _record_consents(site_folder: Path, study: Study, rng: np.random.Generator) -> None:
+    """Publish the demonstration's study at a hospital and record consents, refusals and expired consents."""
+    registry = ConsentRegistry(Database(site_folder / "consents.db", metadata, durable=False))
+    key, before = (site_folder / "registry.key").read_bytes(), NOW - timedelta(days=60)
     publish(registry, study, before)
-    said: dict[str, datetime | None] = {}
-    for line in (place / "Patient.ndjson").read_text(encoding="utf-8").splitlines():
-        person = subject_tag(key, json.loads(line)["id"])
-        answer = rng.random()
-        if answer >= REFUSED:
-            has_run_out = answer < REFUSED + EXPIRED
-            said[person] = NOW + (timedelta(days=-1) if has_run_out else timedelta(days=365))
-    registry.enrol(said, study.study.id, study.hash, before)
+    expiry_times: dict[str, datetime | None] = {}
+    for line in (site_folder / "Patient.ndjson").read_text(encoding="utf-8").splitlines():
+        pseudonym = subject_pseudonym(key, json.loads(line)["id"])
+        draw = rng.random()
+        if draw >= REFUSED:
+            is_expired = draw < REFUSED + EXPIRED
+            expiry_times[pseudonym] = NOW + (timedelta(days=-1) if is_expired else timedelta(days=365))
+    registry.enrol(expiry_times, study.study.id, study.hash, before)
     registry.database.close()

@@ -1,4 +1,4 @@
-"""What policies are compared on: the task, the world of the learners, and everything else that all policies share."""
+"""Settings of a comparison of strategies: the task, the environment of the learners, and all shared settings."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from abaton.training import TrainSettings
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
-    """What is learnt.
+class ExperimentTask:
+    """Learning task.
 
     Attributes:
         data: a data set by name, or the path of a file.
-        folder: where named sets lie.
-        network: `mlp`, one hidden layer on images of 8x8; or `cnn`, the papers' networks on images as they have them.
-        hidden: the width of the hidden layer.
-        label: the column of a table that is learnt.
-        group: the column of a table that names the hospital or person; each is a learner, if it is given.
+        folder: folder of named sets.
+        network: `mlp`, one hidden layer on images of 8x8; or `cnn`, the papers' networks on full images.
+        hidden: width of the hidden layer.
+        label: label column of a table.
+        group: column of a table with the hospital or subject; each is a learner, if given.
     """
 
     data: str = "synthetic"
@@ -31,17 +31,17 @@ class Task:
 
 
 @dataclass(frozen=True, slots=True)
-class World:
-    """Who has how much of what, and how fast everybody is.
+class ExperimentEnvironment:
+    """Partition of the data and speed of the learners.
 
     Attributes:
-        sizes, classes: as `partition` takes them.
-        learners: how many there are.
-        rows: how many rows are dealt; all if not given.
-        slow: how many learners are slow; half of them if not given.
-        slowdown: how many times as long a batch takes a slow learner.
-        latency: how long a message takes, in batches of a fast learner.
-        partition_seed: decides who holds which rows; the seed of each run if not given.
+        sizes, classes: size skew and label skew, as for `partition_data`.
+        learners: number of learners.
+        rows: number of rows used; all if not given.
+        slow: number of slow learners; half of them if not given.
+        slowdown: factor of a slow learner's time per batch.
+        latency: duration of a message, in batches of a fast learner.
+        partition_seed: seed of the partition; the seed of each run if not given.
     """
 
     sizes: str = "power-law"
@@ -55,59 +55,59 @@ class World:
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
-    """Everything that the compared policies share.
+class ExperimentSettings:
+    """Settings that the compared strategies share.
 
     Attributes:
-        task: what is learnt.
-        world: by whom.
-        training: how each learner trains.
-        rounds: how long it may take, in rounds of SyncFedAvg.
-        measure: by what policies that weigh by validation judge a model.
-        own: whether the learner's own validation set counts in that.
-        server: what is made of the change that a mix proposes, as a line such as `adam(rate=0.02)`.
-        robust: how a round's updates are mixed, as a line such as `krum(liars=1)`; by their weighted mean if not given.
-        bad: learners that send something else than they should, by place in the order of size: `flipped` or `noise`.
-        codec, downlink: how updates travel, and versions of the community model.
+        task: learning task.
+        environment: partition of the data and speed of the learners.
+        training: settings of local training.
+        rounds: simulated duration, in rounds of SyncFedAvg.
+        metric: metric of strategies that weight by validation.
+        include_own_validation: whether the author's own validation set is included.
+        server_optimiser: spec of the server optimiser, such as `adam(rate=0.02)`.
+        robust_aggregation: spec of the robust aggregation, such as `krum(byzantine=1)`; the weighted mean if empty.
+        byzantine: attack of each Byzantine learner, by its index in the order of size: `flipped` or `noise`.
+        codec, downlink: codec specs of updates and of community models.
     """
 
-    task: Task = field(default_factory=Task)
-    world: World = field(default_factory=World)
+    task: ExperimentTask = field(default_factory=ExperimentTask)
+    environment: ExperimentEnvironment = field(default_factory=ExperimentEnvironment)
     training: TrainSettings = field(
         default_factory=lambda: TrainSettings(
-            epochs=4, batch_size=50, learning_rate=0.05, momentum=0.75, window=50
+            epochs=4, batch_size=50, learning_rate=0.05, momentum=0.75, shuffle_window=50
         )
     )
     rounds: float = 4.0
-    measure: str = "micro_f1"
-    own: bool = True
-    server: str = "plain"
-    robust: str = ""
-    bad: Mapping[int, str] = field(default_factory=dict)
+    metric: str = "micro_f1"
+    include_own_validation: bool = True
+    server_optimiser: str = "sgd"
+    robust_aggregation: str = ""
+    byzantine: Mapping[int, str] = field(default_factory=dict)
     codec: str = "raw"
     downlink: str | None = None
 
-    def recipe(self, policy: str, seed: int) -> dict[str, Any]:
-        """What the store keeps so that a run can be built again."""
-        usual = TrainSettings()
+    def recipe(self, strategy: str, seed: int) -> dict[str, Any]:
+        """Return the experiment's settings as a recipe, which the store keeps to build the run again."""
+        default = TrainSettings()
         changed = {
             f.name: getattr(self.training, f.name)
             for f in fields(self.training)
-            if getattr(self.training, f.name) != getattr(usual, f.name)
+            if getattr(self.training, f.name) != getattr(default, f.name)
         }
         settings = {
-            "policy": policy,
+            "strategy": strategy,
             "seed": seed,
             "task": asdict(self.task),
-            "world": asdict(self.world),
+            "environment": asdict(self.environment),
             "training": changed,
-            "time": self.rounds,
-            "measure": self.measure,
-            "own": self.own,
-            "server": self.server,
-            "robust": self.robust,
-            "bad": {str(place): kind for place, kind in self.bad.items()},
+            "rounds": self.rounds,
+            "metric": self.metric,
+            "include_own_validation": self.include_own_validation,
+            "server_optimiser": self.server_optimiser,
+            "robust_aggregation": self.robust_aggregation,
+            "byzantine": {str(index): kind for index, kind in self.byzantine.items()},
             "codec": self.codec,
             "downlink": self.downlink,
         }
-        return {"name": "policy", "settings": settings}
+        return {"name": "strategy", "settings": settings}

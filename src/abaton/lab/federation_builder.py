@@ -1,11 +1,8 @@
-"""One federation of the lab: a data set dealt to fast and slow learners, a policy of the paper, and equal time for all.
+"""Federations of the lab: a data set partitioned over fast and slow learners, a strategy, and a simulated duration.
 
-A setting holds everything that policies share; a recipe adds the policy and the seed, as plain values that the store
-keeps. Nothing is tuned by policy. What differs between policies is what the paper says: policies that weigh by
-validation set 5 % of each learner's data aside, the others train on all of it, and FedAsync pulls local models back
-with rho = 0.005.
-
-Recipes: a name and plain values from which the lab makes a federation, kept so that a run can be made again.
+`ExperimentSettings` are shared by all strategies; a recipe adds the strategy and the seed, as JSON values in the
+store. Nothing is tuned per strategy. Strategies differ as in the paper: those that weight by validation hold
+out 5 % of each learner's data, the others train on all of it, and FedAsync has a proximal term with rho = 0.005.
 """
 
 from __future__ import annotations
@@ -20,139 +17,155 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from abaton.controller import ByValidation, Rules, strategies
-from abaton.engines import Profile
+from abaton.controller import Strategy, SynchronousScheduler, ValidationWeighting, strategies
+from abaton.engines import MachineProfile
 from abaton.errors import SettingsError
-from abaton.federation import Dossier, Federation, Holding
-from abaton.kernels import Vector
-from abaton.lab.byzantine_learners import poisoned
-from abaton.lab.datasets import Columns, DataSet, load
-from abaton.lab.experiment import Setting, Task, World
-from abaton.lab.image_transforms import Preparation, prepare
-from abaton.lab.machine_profiles import Environment, heterogeneous
-from abaton.lab.partition import Partition, Split, by_group, partition, sites
-from abaton.learners import Examples, Model
-from abaton.study.components import ROBUST, SERVER, chosen
-from abaton.study.components import made as part_of
+from abaton.federation import Federation, LocalSite, RunMetadata
+from abaton.lab.byzantine_learners import apply_attack
+from abaton.lab.datasets import DataSet, DataSetColumns, load
+from abaton.lab.experiment import ExperimentEnvironment, ExperimentSettings, ExperimentTask
+from abaton.lab.image_transforms import ImagePreprocessing, prepare
+from abaton.lab.machine_profiles import MachineEnvironment, heterogeneous
+from abaton.lab.partition import LearnerSplit, Partition, by_group, partition_data, split_learners
+from abaton.layout import Vector
+from abaton.models import Examples, Model
+from abaton.study.components import ROBUST_AGGREGATION, SERVER_OPTIMISER, build_named, component_spec
 from abaton.training import TrainSettings
 
-VALIDATION, RHO = 0.05, 0.005  # the paper's share of validation examples, and FedAsync's proximal factor
-_MOST_VERSIONS = 10**9  # the time is what ends a run
-_MOST_EPOCHS = 1000  # of an adaptive cycle, which ends itself
-_SLACK = 1.001  # rounds end at sums of floats: let the last one in
+VALIDATION_FRACTION, FEDASYNC_MU = 0.05, 0.005  # values of the paper
+_MAX_VERSIONS = 10**9  # a run ends by its simulated time
+_MAX_EPOCHS = 1000  # an adaptive cycle ends before
+_SLACK = 1.001  # the last round ends at a sum of floats
 
 
 def federation(
     *,
-    policy: str,
+    strategy: str,
     seed: int,
     task: Mapping[str, Any],
-    world: Mapping[str, Any],
+    environment: Mapping[str, Any],
     training: Mapping[str, Any],
-    time: float,
-    measure: str,
-    own: bool,
-    server: str,
-    robust: str,
-    bad: Mapping[str, str],
+    rounds: float,
+    metric: str,
+    include_own_validation: bool,
+    server_optimiser: str,
+    robust_aggregation: str,
+    byzantine: Mapping[str, str],
     codec: str,
     downlink: str | None,
 ) -> Federation:
-    """The federation that a recipe describes."""
-    setting = Setting(
-        Task(**task),
-        World(**world),
+    """Build the federation of a recipe's settings for the lab."""
+    setting = ExperimentSettings(
+        ExperimentTask(**task),
+        ExperimentEnvironment(**environment),
         TrainSettings(**training),
-        time,
-        measure,
-        own,
-        server,
-        robust,
-        {int(place): kind for place, kind in bad.items()},
+        rounds,
+        metric,
+        include_own_validation,
+        server_optimiser,
+        robust_aggregation,
+        {int(index): kind for index, kind in byzantine.items()},
         codec,
         downlink,
     )
-    return make(setting, policy, seed)
+    return build_from_settings(setting, strategy, seed)
 
 
-def make(setting: Setting, policy: str, seed: int) -> Federation:
-    """A federation that is ready to run."""
+def build_from_settings(setting: ExperimentSettings, strategy_name: str, seed: int) -> Federation:
+    """Build a federation that is ready to run from the settings of an experiment."""
     if not setting.rounds > 0:
         raise SettingsError(f"rounds is {setting.rounds}", where="setting", remedy="use a number above 0")
-    data = data_of(setting.task)
-    dealt = _deal(data, setting, seed)
-    world = replace(setting.world, learners=len(dealt.learners))
-    setting = replace(setting, world=world)
-    machines = _machines(dealt, world)
+    data = data_set_for(setting.task)
+    partition = _partition(data, setting, seed)
+    environment = replace(setting.environment, learners=len(partition.learners))
+    setting = replace(setting, environment=environment)
+    machines = _machines(partition, environment)
     model = network(setting.task, data)
-    rules = _rules(setting, policy, seed, _seconds(setting, dealt, machines, model))
-    share = VALIDATION if rules.validation else 0.0
-    split = sites(data.train, data.labels, dealt, validation=share, rng=np.random.default_rng([seed, 5]))
-    split, models = _spoil(split, model, dealt, setting.bad, len(data.classes))
+    strategy = _strategy(setting, strategy_name, seed, _seconds(setting, partition, machines, model))
+    validation_fraction = VALIDATION_FRACTION if strategy.validation else 0.0
+    split = split_learners(
+        data.train,
+        data.labels,
+        partition,
+        validation=validation_fraction,
+        rng=np.random.default_rng([seed, 5]),
+    )
+    split, models = _make_byzantine(split, model, partition, setting.byzantine, len(data.classes))
 
-    # Versions are judged afterwards, at a few moments: all of them would cost more than their training.
-    holdings = {
-        name: Holding(one.train, one.validation if share else None, machines.profiles[name], models.get(name))
-        for name, one in split.items()
+    # Sampled versions are evaluated after the run: evaluating all would take longer than the training.
+    local_sites = {
+        name: LocalSite(
+            learner_split.train,
+            learner_split.validation if validation_fraction else None,
+            machines.profiles[name],
+            models.get(name),
+        )
+        for name, learner_split in split.items()
     }
-    recipe = setting.recipe(policy, seed)
-    facts = {"partition": summary(dealt, data.classes, machines)}
-    dossier = Dossier(recipe["name"], recipe["settings"], facts=facts, use={"classes": list(data.classes)})
-    return Federation(model, holdings, rules, setting.codec, downlink=setting.downlink, dossier=dossier)
+    recipe = setting.recipe(strategy_name, seed)
+    facts = {"partition": summary(partition, data.classes, machines)}
+    metadata = RunMetadata(
+        recipe["name"], recipe["settings"], study_facts=facts, deployment={"classes": list(data.classes)}
+    )
+    return Federation(
+        model, local_sites, strategy, setting.codec, downlink=setting.downlink, metadata=metadata
+    )
 
 
-def fitting(setting: Setting) -> list[str]:
-    """The paper's policies that can go by a setting: not every one goes with every server optimiser or robust mixing.
+def suitable_strategies(setting: ExperimentSettings) -> list[str]:
+    """Return the paper's strategies for which a federation can be built with a setting.
 
     Raises:
-        SettingsError: A setting is wrong for itself, or no policy goes with it.
+        SettingsError: A setting is invalid, or no strategy is compatible with it.
     """
     if setting.task.group is not None:
-        world = replace(setting.world, learners=len(np.unique(_groups(data_of(setting.task)))))
-        setting = replace(setting, world=world)
-    usual = replace(setting, server="plain", robust="")
-    if setting == usual:
-        return list(strategies.POLICIES)
-    found, why = [], None
-    for name in strategies.POLICIES:
-        _rules(usual, name, 0, 1.0)
+        environment = replace(
+            setting.environment, learners=len(np.unique(_groups(data_set_for(setting.task))))
+        )
+        setting = replace(setting, environment=environment)
+    without_options = replace(setting, server_optimiser="sgd", robust_aggregation="")
+    if setting == without_options:
+        return list(strategies.STRATEGIES)
+    suitable, last_error = [], None
+    for name in strategies.STRATEGIES:
+        _strategy(without_options, name, 0, 1.0)
         try:
-            _rules(setting, name, 0, 1.0)
-            found.append(name)
+            _strategy(setting, name, 0, 1.0)
+            suitable.append(name)
         except SettingsError as error:
-            why = error
-    if not found and why is not None:
-        raise why
-    return found
+            last_error = error
+    if not suitable and last_error is not None:
+        raise last_error
+    return suitable
 
 
-def summary(dealt: Partition, names: tuple[str, ...], machines: Environment) -> dict[str, Any]:
-    """What a run keeps of its partition: who holds how much of which class, and the name of exactly these rows."""
-    lines = [
+def summary(partition: Partition, names: tuple[str, ...], machines: MachineEnvironment) -> dict[str, Any]:
+    """Return what a built federation stores of its partition: counts per learner and class, and the digest."""
+    learners = [
         {
-            **line,
-            "group": machines.groups[line["learner"]],
-            "counts": {names[int(code)]: count for code, count in line["counts"].items()},
+            **row,
+            "group": machines.groups[row["learner"]],
+            "counts": {names[int(code)]: count for code, count in row["counts"].items()},
         }
-        for line in dealt.table()
+        for row in partition.table()
     ]
-    classes = [names[int(code)] for code in dealt.classes]
-    return {"form": dealt.form, "digest": dealt.digest, "classes": classes, "learners": lines}
+    classes = [names[int(code)] for code in partition.classes]
+    return {"form": partition.form, "digest": partition.digest, "classes": classes, "learners": learners}
 
 
-def right(model: Model, vector: Vector, data: Examples) -> float:
-    """The share of examples that a model gets right."""
+def test_accuracy(model: Model, vector: Vector, data: Examples) -> float:
+    """Return the fraction of test examples that a lab federation's model classifies correctly."""
     return float((model.score(vector, data).predictions.argmax(1) == data.y).mean())
 
 
-def data_of(task: Task) -> DataSet:
-    """The data set, made ready for the network."""
-    return _load(task.data, task.folder, task.network, Columns(task.label, task.group))
+def data_set_for(task: ExperimentTask) -> DataSet:
+    """Return the data set of the federation to build, prepared for the network."""
+    return _load(task.data, task.folder, task.network, DataSetColumns(task.label, task.group))
 
 
-def network(task: Task, data: DataSet) -> Model:
-    """The network that all learners train."""
-    from abaton.learners import cifar10_cnn, mlp, sstc_cnn
+def network(task: ExperimentTask, data: DataSet) -> Model:
+    """Return the network that all learners of the built federation train."""
+    from abaton.models import cifar10_cnn, mlp, sstc_cnn
 
     classes, shape = len(data.classes), data.train.x.shape[1:]
     if task.network == "mlp":
@@ -169,11 +182,11 @@ def network(task: Task, data: DataSet) -> Model:
 
 
 @lru_cache(maxsize=2)
-def _load(name: str, folder: str | None, kind: str, columns: Columns) -> DataSet:
+def _load(name: str, folder: str | None, kind: str, columns: DataSetColumns) -> DataSet:
     if kind not in ("mlp", "cnn"):
         raise SettingsError(f"there is no network '{kind}'", where="network", remedy="use 'mlp' or 'cnn'")
-    place = Path(folder) if folder else None
-    raw = load(name, folder=place, how=None, columns=columns)
+    data_dir = Path(folder) if folder else None
+    raw = load(name, folder=data_dir, preparation=None, columns=columns)
     train, test = raw.train, raw.test
     if train.y.ndim != 1:
         raise SettingsError(
@@ -181,110 +194,128 @@ def _load(name: str, folder: str | None, kind: str, columns: Columns) -> DataSet
         )
     flat, images = kind == "mlp", train.x.ndim > 2
     side = 8 if flat else 24 if train.x.ndim == 4 else None
-    how = Preparation(side=side if images else None, flat=flat)
-    x_train, x_test = prepare(train.x, test.x, how)
+    preprocessing = ImagePreprocessing(side=side if images else None, flat=flat)
+    x_train, x_test = prepare(train.x, test.x, preprocessing)
     return replace(raw, train=Examples(x_train, train.y), test=Examples(x_test, test.y))
 
 
 def _groups(data: DataSet) -> NDArray[Any]:
     if data.groups is None:
         raise SettingsError(
-            f"the data set '{data.name}' does not say who its rows come from",
+            f"the data set '{data.name}' has no groups",
             where="group",
             remedy="name a column of a table, or choose a data set with groups ('abaton lab data')",
         )
     return data.groups
 
 
-def _deal(data: DataSet, setting: Setting, seed: int) -> Partition:
-    world = setting.world
+def _partition(data: DataSet, setting: ExperimentSettings, seed: int) -> Partition:
+    environment = setting.environment
     if setting.task.group is not None:
         return by_group(data.labels, _groups(data))
-    chosen = seed if world.partition_seed is None else world.partition_seed
-    rng = np.random.default_rng(chosen)
-    return partition(
+    partition_seed = seed if environment.partition_seed is None else environment.partition_seed
+    rng = np.random.default_rng(partition_seed)
+    return partition_data(
         data.labels,
-        learners=world.learners,
+        learners=environment.learners,
         rng=rng,
-        sizes_as=world.sizes,
-        classes_as=world.classes,
-        rows=world.rows,
+        sizes_as=environment.sizes,
+        classes_as=environment.classes,
+        rows=environment.rows,
     )
 
 
-def _machines(dealt: Partition, world: World) -> Environment:
-    if not world.slowdown >= 1:
-        raise SettingsError(f"slowdown is {world.slowdown}", where="world", remedy="use 1 or more")
+def _machines(partition: Partition, environment: ExperimentEnvironment) -> MachineEnvironment:
+    if not environment.slowdown >= 1:
+        raise SettingsError(
+            f"slowdown is {environment.slowdown}", where="environment", remedy="use 1 or more"
+        )
     batch = 0.030  # seconds of a fast learner, as on CIFAR-10 in the paper
-    fast = Profile(speed=1 / batch, bandwidth=1.25e8, latency=world.latency * batch)
-    slow = replace(fast, speed=fast.speed / world.slowdown)
-    return heterogeneous(dealt.by_size(), slow=world.slow, fast_as=fast, slow_as=slow)
+    fast = MachineProfile(speed=1 / batch, bandwidth=1.25e8, latency=environment.latency * batch)
+    slow = replace(fast, speed=fast.speed / environment.slowdown)
+    return heterogeneous(partition.by_size(), slow=environment.slow, fast_as=fast, slow_as=slow)
 
 
-def _seconds(setting: Setting, dealt: Partition, machines: Environment, model: Model) -> float:
-    """How long so many rounds of SyncFedAvg take: as long as its slowest learner, each time."""
+def _seconds(
+    setting: ExperimentSettings, partition: Partition, machines: MachineEnvironment, model: Model
+) -> float:
+    """Return the simulated time of a built federation, in rounds of SyncFedAvg with its slowest learner."""
     size = model.layout.zeros().nbytes
-    longest = max(
+    slowest_round = max(
         model.steps(int(rows), setting.training) / profile.speed
         + 2 * (profile.latency + size / profile.bandwidth)
-        for rows, profile in zip(dealt.sizes, (machines.profiles[n] for n in dealt.learners), strict=True)
-    )
-    return setting.rounds * longest * _SLACK
-
-
-def _rules(setting: Setting, policy: str, seed: int, seconds: float) -> Rules:
-    parts: dict[str, Any] = dict(strategies.policy(policy))
-    training = setting.training
-    judged = ByValidation(setting.measure, own=setting.own)
-    if "weighting" in parts:
-        parts["weighting"] = tuple(p if p.asks is None else judged for p in parts["weighting"])
-    if setting.server != "plain":
-        parts["server"] = part_of(SERVER, chosen(setting.server))
-    if setting.robust:
-        robust = parts["robust"] = part_of(ROBUST, chosen(setting.robust))
-        if hasattr(parts["pacing"], "quorum"):
-            parts["pacing"] = replace(parts["pacing"], quorum=robust.least)
-    if policy == "FedAsync":
-        training = replace(training, proximal=RHO)
-    if policy == "AsyncDVW(a)":
-        training = replace(training, epochs=_MOST_EPOCHS)
-    return Rules(
-        setting.world.learners, _MOST_VERSIONS, seconds=seconds, training=training, seed=seed, **parts
-    )
-
-
-def _spoil(
-    split: Mapping[str, Split],
-    model: Model,
-    dealt: Partition,
-    bad: Mapping[int, str],
-    classes: int,
-) -> tuple[Mapping[str, Split], dict[str, Model]]:
-    """Let some learners be what nobody wants: their data, or what they send, is wrong."""
-    names = dealt.by_size()
-    if any(not 0 <= place < len(names) for place in bad):
-        raise SettingsError(
-            f"there is no learner {max(bad)}", where="bad", remedy=f"count from 0 to {len(names) - 1}"
+        for rows, profile in zip(
+            partition.sizes, (machines.profiles[n] for n in partition.learners), strict=True
         )
-    made, models = dict(split), {}
-    for place, kind in bad.items():
-        name = names[place]
-        made[name], models[name] = poisoned(kind, split[name], model, classes)
-    return made, models
+    )
+    return setting.rounds * slowest_round * _SLACK
 
 
-# A new recipe is one function in the lab, and one line here.
+def _strategy(setting: ExperimentSettings, strategy_name: str, seed: int, seconds: float) -> Strategy:
+    base, training = strategies.strategy(strategy_name), setting.training
+    components: dict[str, Any] = {}
+    validation = ValidationWeighting(setting.metric, include_own_validation=setting.include_own_validation)
+    components["weighting"] = tuple(
+        factor if factor.validation is None else validation for factor in base.weighting
+    )
+    if setting.server_optimiser != "sgd":
+        components["server_optimiser"] = build_named(
+            SERVER_OPTIMISER, component_spec(setting.server_optimiser)
+        )
+    if setting.robust_aggregation:
+        robust = build_named(ROBUST_AGGREGATION, component_spec(setting.robust_aggregation))
+        components["robust_aggregation"] = robust
+        if isinstance(base.scheduler, SynchronousScheduler):
+            components["scheduler"] = replace(base.scheduler, quorum=robust.min_updates)
+    if strategy_name == "FedAsync":
+        training = replace(training, proximal_mu=FEDASYNC_MU)
+    if strategy_name == "AsyncDVW(a)":
+        training = replace(training, epochs=_MAX_EPOCHS)
+    return strategies.strategy(
+        strategy_name,
+        learners=setting.environment.learners,
+        rounds=_MAX_VERSIONS,
+        max_seconds=seconds,
+        training=training,
+        seed=seed,
+        **components,
+    )
+
+
+def _make_byzantine(
+    split: Mapping[str, LearnerSplit],
+    model: Model,
+    partition: Partition,
+    byzantine: Mapping[int, str],
+    classes: int,
+) -> tuple[Mapping[str, LearnerSplit], dict[str, Model]]:
+    """Replace the data or the model of the built federation's Byzantine learners."""
+    names = partition.by_size()
+    if any(not 0 <= index < len(names) for index in byzantine):
+        raise SettingsError(
+            f"there is no learner {max(byzantine)}",
+            where="byzantine",
+            remedy=f"use an index from 0 to {len(names) - 1}",
+        )
+    splits, models = dict(split), {}
+    for index, kind in byzantine.items():
+        name = names[index]
+        splits[name], models[name] = apply_attack(kind, split[name], model, classes)
+    return splits, models
+
+
 RECIPES: Mapping[str, str] = {
-    "policy": "abaton.lab.federation_builder:federation",
+    "strategy": "abaton.lab.federation_builder:federation",
 }
+"""Function that builds the federation of each recipe."""
 
 
-def build(recipe: Mapping[str, Any]) -> Federation:
-    """The federation that a recipe describes, ready to be run."""
+def build_from_recipe(recipe: Mapping[str, Any]) -> Federation:
+    """Build the federation of a recipe, ready to run."""
     where = RECIPES.get(recipe["name"])
     if where is None:
         raise SettingsError(
-            f"there is no recipe '{recipe['name']}'", remedy=f"this version knows {', '.join(RECIPES)}"
+            f"there is no recipe '{recipe['name']}'", remedy=f"use one of {', '.join(RECIPES)}"
         )
     module, function = where.split(":")
     make: Callable[..., Federation] = getattr(import_module(module), function)

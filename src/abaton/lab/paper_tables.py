@@ -1,9 +1,8 @@
-"""The Metis paper's tables as data: environments, settings and published accuracies, and what stands in for its data.
+"""The Metis paper's tables as data: environments, settings, published accuracies and substitutes for its data sets.
 
-Published figures are there to be set beside measured ones, never to be mixed with them: data, networks and time are
-smaller here, and only the order of the policies can be compared.
-
-How the paper's tables become settings that fit on a small machine, and in what they are smaller.
+Published accuracies are shown beside measured ones: data, networks and time are smaller here, so only the ranking
+of the strategies can be compared. The tables become settings that fit on a small machine, with a list of what is
+smaller.
 """
 
 from __future__ import annotations
@@ -12,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from abaton.lab.datasets import missing
-from abaton.lab.experiment import Setting, Task, World
+from abaton.lab.datasets import missing_files
+from abaton.lab.experiment import ExperimentEnvironment, ExperimentSettings, ExperimentTask
 from abaton.training import TrainSettings
 
 SYNCHRONOUS = ("SyncFedAvg", "SyncDVW")
@@ -21,14 +20,14 @@ ASYNCHRONOUS = ("AsyncFedAvg", "FedAsync", "AsyncDVW(na)", "AsyncDVW(a)")
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """A data environment, and the published accuracy of each policy.
+class PaperRow:
+    """Data environment with the published accuracy of each strategy.
 
     Attributes:
-        sizes, classes: as `partition` takes them.
-        heterogeneous: accuracy with five fast and five slow learners, by policy.
-        homogeneous: accuracy after 200 rounds with ten fast learners, by policy, where it was published.
-        learners: how many learners the data here is enough for; always ten in the paper.
+        sizes, classes: size skew and label skew, as for `partition_data`.
+        heterogeneous: accuracy with five fast and five slow learners, by strategy.
+        homogeneous: accuracy after 200 rounds with ten fast learners, by strategy, where published.
+        learners: number of learners that the data suffices for; always ten in the paper.
     """
 
     sizes: str
@@ -43,10 +42,10 @@ class PaperTable:
     """One of the paper's tables.
 
     Attributes:
-        title: what it is about.
-        data: the named data set that stands in for the paper's.
-        learning_rate, momentum, batch_size: the paper's settings for all policies.
-        reduced: what is smaller here than in the paper, to be printed with any result.
+        title: subject of the table.
+        data: the named data set used instead of the paper's.
+        learning_rate, momentum, batch_size: the paper's settings for all strategies.
+        reduced: what is smaller here than in the paper; printed with every result.
         rows: the environments.
     """
 
@@ -56,14 +55,20 @@ class PaperTable:
     momentum: float
     batch_size: int
     reduced: str
-    rows: tuple[Row, ...]
+    rows: tuple[PaperRow, ...]
 
 
-def _row(sizes: str, classes: str, published: str, rounds: str = "", learners: int = 10) -> Row:
-    policies = (*SYNCHRONOUS, *ASYNCHRONOUS)
-    numbers = [float(number) for number in published.split()]
-    alike = dict(zip(SYNCHRONOUS, map(float, rounds.split()), strict=True)) if rounds else {}
-    return Row(sizes, classes, dict(zip(policies[-len(numbers) :], numbers, strict=True)), alike, learners)
+def _row(sizes: str, classes: str, published: str, rounds: str = "", learners: int = 10) -> PaperRow:
+    strategies = (*SYNCHRONOUS, *ASYNCHRONOUS)
+    accuracies = [float(accuracy) for accuracy in published.split()]
+    homogeneous = dict(zip(SYNCHRONOUS, map(float, rounds.split()), strict=True)) if rounds else {}
+    return PaperRow(
+        sizes,
+        classes,
+        dict(zip(strategies[-len(accuracies) :], accuracies, strict=True)),
+        homogeneous,
+        learners,
+    )
 
 
 TABLES: Mapping[str, PaperTable] = {
@@ -120,27 +125,31 @@ TABLES: Mapping[str, PaperTable] = {
 }
 
 
-ROUNDS = 200  # what the paper runs: 200 rounds, or 10,000 to 30,000 seconds, which is about as many
-# Batches of a fast learner: a local line. With more, evaluations would eat whole rounds at this size.
-_LATENCY = 1.0
-# Half a round more than whole ones: a round of SyncDVW takes a little longer, and must not lose a whole one by that.
-_HALF = 0.5
-_ON_TEN = {"Non-IID(50)": "Non-IID(5)", "Non-IID(30)": "Non-IID(5)", "Non-IID(50x5)": "Non-IID(5x7)"}
+ROUNDS = 200  # of the paper; its runs of 10,000 to 30,000 seconds have about as many
+# Message latency in batches of a fast learner: a local network. A longer latency would dominate rounds of this size.
+_LATENCY_BATCHES = 1.0
+# Additional rounds: a round of SyncDVW takes slightly longer than one of SyncFedAvg, and the last must not be cut off.
+_EXTRA_ROUNDS = 0.5
+_WITH_TEN_CLASSES = {
+    "Non-IID(50)": "Non-IID(5)",
+    "Non-IID(30)": "Non-IID(5)",
+    "Non-IID(50x5)": "Non-IID(5x7)",
+}
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
-    """How much of the paper is run, and on what.
+class DownscaleChoice:
+    """Part of the paper that is run.
 
     Attributes:
-        scale: the share of the paper's time; of Fig. 2, the share of 30 GB that models may take.
-        seeds: how many seeds, from 1 on.
-        rows: how many rows are dealt at most.
-        data: a data set instead of the one that stands in for the paper's.
-        folder: where named data sets lie.
-        window: the shuffle window over rows sorted by class; 0 shuffles all.
+        scale: fraction of the paper's time; for Fig. 2, fraction of 30 GB of models.
+        seeds: number of seeds, starting with 1.
+        rows: maximum number of rows.
+        data: a data set instead of the default substitute.
+        folder: folder of named data sets.
+        window: shuffle window over rows sorted by class; 0 shuffles all.
         network: `mlp` or `cnn`.
-        store: a folder that keeps the runs.
+        store: folder of the run store.
     """
 
     scale: float | None = None
@@ -153,8 +162,10 @@ class Choice:
     store: Path | None = None
 
 
-def settings_of(table: PaperTable, choice: Choice, rows: Sequence[Row]) -> dict[str, Setting]:
-    """The rows of a table as settings, with fast and slow learners."""
+def settings_of(
+    table: PaperTable, choice: DownscaleChoice, rows: Sequence[PaperRow]
+) -> dict[str, ExperimentSettings]:
+    """Return the rows of a table of the paper as experiment settings, with fast and slow learners."""
     task = _task(table, choice)
     assert choice.scale is not None
     training = TrainSettings(
@@ -162,34 +173,38 @@ def settings_of(table: PaperTable, choice: Choice, rows: Sequence[Row]) -> dict[
         batch_size=table.batch_size,
         learning_rate=table.learning_rate,
         momentum=table.momentum,
-        window=choice.window,
+        shuffle_window=choice.window,
     )
-    made = {}
+    settings = {}
     for row in rows:
-        classes = _ON_TEN.get(row.classes, row.classes) if task.data == "synthetic" else row.classes
-        world = World(row.sizes, classes, row.learners, _rows(table, choice, task), latency=_LATENCY)
-        made[f"{row.sizes}, {classes}"] = Setting(task, world, training, rounds=ROUNDS * choice.scale + _HALF)
-    return made
+        classes = _WITH_TEN_CLASSES.get(row.classes, row.classes) if task.data == "synthetic" else row.classes
+        environment = ExperimentEnvironment(
+            row.sizes, classes, row.learners, _rows(table, choice, task), latency=_LATENCY_BATCHES
+        )
+        settings[f"{row.sizes}, {classes}"] = ExperimentSettings(
+            task, environment, training, rounds=ROUNDS * choice.scale + _EXTRA_ROUNDS
+        )
+    return settings
 
 
-def _task(table: PaperTable, choice: Choice) -> Task:
-    there = not missing(table.data, choice.folder)
-    data = choice.data or (table.data if there else "synthetic")
-    return Task(data, str(choice.folder) if choice.folder else None, choice.network)
+def _task(table: PaperTable, choice: DownscaleChoice) -> ExperimentTask:
+    is_available = not missing_files(table.data, choice.folder)
+    data = choice.data or (table.data if is_available else "synthetic")
+    return ExperimentTask(data, str(choice.folder) if choice.folder else None, choice.network)
 
 
-def _rows(table: PaperTable, choice: Choice, task: Task) -> int | None:
+def _rows(table: PaperTable, choice: DownscaleChoice, task: ExperimentTask) -> int | None:
     if choice.rows is not None or choice.data is not None:
         return choice.rows
     return 5000 if task.data == "cifar10_20k" else None
 
 
-def reduced(table: PaperTable, choice: Choice) -> tuple[str, ...]:
-    """In what a result is smaller than the paper's, in words."""
+def reduced(table: PaperTable, choice: DownscaleChoice) -> tuple[str, ...]:
+    """Return what is smaller than in the paper's table, as text."""
     task, scale = _task(table, choice), choice.scale
     assert scale is not None
     rows = _rows(table, choice, task)
-    stands_in = table.reduced if task.data == table.data else f"'{task.data}' stands in for the paper's data"
+    data_text = table.reduced if task.data == table.data else f"'{task.data}' stands in for the paper's data"
     network = (
         f"one hidden layer of {task.hidden} units, images averaged down to 8x8, for the paper's network"
         if task.network == "mlp"
@@ -201,9 +216,9 @@ def reduced(table: PaperTable, choice: Choice) -> tuple[str, ...]:
         else "all rows shuffled"
     )
     return (
-        f"data: {stands_in}" + (f"; {rows:,} rows are dealt" if rows else ""),
+        f"data: {data_text}" + (f"; {rows:,} rows are partitioned" if rows else ""),
         f"network: {network}",
-        f"time: {ROUNDS * scale + _HALF:g} rounds of SyncFedAvg instead of about {ROUNDS} (scale {scale:g})",
+        f"time: {ROUNDS * scale + _EXTRA_ROUNDS:g} rounds of SyncFedAvg instead of about {ROUNDS} (scale {scale:g})",
         f"shuffling: {shuffle}",
         f"seeds: {choice.seeds} (the paper: one); ± is the 95 % confidence interval of the mean",
     )

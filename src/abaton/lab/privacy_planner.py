@@ -1,90 +1,99 @@
-"""Planning a privacy budget: what rounds cost, before a study starts."""
+"""Planning of a differential-privacy budget before a study starts."""
 
 from __future__ import annotations
 
 import math
 from typing import Any
 
-from abaton.controller.differential_privacy import Lots, curve
+from abaton.controller.differential_privacy import Sampling, epsilon_curve
 from abaton.errors import SettingsError
 
 NEIGHBOURS: dict[str, str] = {
-    "none": "no lots: exact; what two neighbouring federations are is in the noise multiplier",
-    "fixed": "lots of a fixed size, without replacement; neighbours: one learner has other data (Renyi bound)",
-    "poisson": "each learner drawn by its own coin; neighbours: one learner more or less (Renyi bound)",
+    "none": "no sampling: exact; the noise multiplier defines neighbouring federations",
+    "fixed": "samples of a fixed size, without replacement; neighbours: one learner has other data (Renyi bound)",
+    "poisson": "independent sampling of each learner; neighbours: one learner added or removed (Renyi bound)",
 }
 
 
-def plan(
-    noise: float,
+def plan_budget(
+    noise_multiplier: float,
     delta: float,
     rounds: int,
-    lots: str = "none",
-    drawn: tuple[int, int] = (1, 1),
+    sampling: str = "none",
+    sample: tuple[int, int] = (1, 1),
     epsilon: float | None = None,
 ) -> dict[str, Any]:
-    """Epsilon after chosen rounds, and how many rounds stay within a budget.
+    """Plan a privacy budget: epsilon after selected rounds, and how many rounds stay within it.
 
     Args:
-        noise: standard deviation of the noise over the most that one learner can change.
-        delta: the chance that the promise may fail.
-        rounds: how many are planned.
-        lots: `none`, `fixed` or `poisson`.
-        drawn: how many learners take part in a round, and among how many.
+        noise_multiplier: standard deviation of the noise over the clipping norm.
+        delta: probability that the guarantee fails.
+        rounds: planned number of rounds.
+        sampling: `none`, `fixed` or `poisson`.
+        sample: number of learners per round, and population size.
         epsilon: a budget.
     """
-    kind = _check(noise, delta, lots, drawn, epsilon)
+    kind = _check(noise_multiplier, delta, sampling, sample, epsilon)
 
     def after(counts: list[int]) -> list[tuple[int, float]]:
-        return curve(counts, noise=noise, delta=delta, lots=kind, drawn=drawn[0], among=drawn[1])
+        return epsilon_curve(
+            counts,
+            noise_multiplier=noise_multiplier,
+            delta=delta,
+            sampling=kind,
+            sample_size=sample[0],
+            population=sample[1],
+        )
 
     rows = [
-        {"round": count, "epsilon": spent, "zcdp": zcdp_bound(count, noise, delta)}
-        for count, spent in after(_shown(rounds))
+        {"round": count, "epsilon": spent, "zcdp": zcdp_bound(count, noise_multiplier, delta)}
+        for count, spent in after(_reported_rounds(rounds))
     ]
-    made: dict[str, Any] = {
-        "noise": noise,
+    result: dict[str, Any] = {
+        "noise_multiplier": noise_multiplier,
         "delta": delta,
-        "lots": kind,
-        "drawn": drawn[0],
-        "among": drawn[1],
+        "sampling": kind,
+        "sample_size": sample[0],
+        "population": sample[1],
         "rounds": rows,
     }
-    made["neighbours"] = NEIGHBOURS[kind]
+    result["neighbours"] = NEIGHBOURS[kind]
     if epsilon is not None:
-        low, high = 0, rounds + 1  # the budget holds after `low` rounds and not, or not asked, after `high`
+        low, high = 0, rounds + 1  # the budget suffices for `low` rounds and not for `high`
         while high - low > 1:
             middle = (low + high) // 2
             low, high = (middle, high) if after([middle])[0][1] <= epsilon else (low, middle)
-        made |= {"budget": epsilon, "within": low}
-    return made
+        result |= {"budget": epsilon, "within": low}
+    return result
 
 
-def zcdp_bound(rounds: int, noise: float, delta: float) -> float:
-    """The simple bound without lots: rho = rounds / (2 noise^2), epsilon = rho + 2 sqrt(rho ln(1 / delta)).
+def zcdp_bound(rounds: int, noise_multiplier: float, delta: float) -> float:
+    """Return the planner's bound without sampling: rho = rounds / (2 noise^2), rho + 2 sqrt(rho ln(1 / delta)).
 
     >>> round(zcdp_bound(1, 1.0, 1e-5), 3)
     5.299
     """
-    rho = rounds / (2 * noise**2)
+    rho = rounds / (2 * noise_multiplier**2)
     return rho + 2 * math.sqrt(rho * math.log(1 / delta))
 
 
-def _shown(rounds: int) -> list[int]:
-    """1, 2, 5, 10, 20, 50 and so on, and the last."""
-    chosen = {m * 10**e for e in range(len(str(rounds))) for m in (1, 2, 5)}
-    return sorted({count for count in chosen if count < rounds} | {rounds})
+def _reported_rounds(rounds: int) -> list[int]:
+    """Return the rounds that a privacy plan reports: 1, 2, 5, 10, 20, 50 and so on, and the last."""
+    selected = {m * 10**e for e in range(len(str(rounds))) for m in (1, 2, 5)}
+    return sorted({count for count in selected if count < rounds} | {rounds})
 
 
-def _check(noise: float, delta: float, lots: str, drawn: tuple[int, int], epsilon: float | None) -> Lots:
+def _check(
+    noise_multiplier: float, delta: float, sampling: str, sample: tuple[int, int], epsilon: float | None
+) -> Sampling:
     for name, value, fits, remedy in (
-        ("noise", noise, 0 < noise < math.inf, "use a number above 0"),
+        ("noise_multiplier", noise_multiplier, 0 < noise_multiplier < math.inf, "use a number above 0"),
         ("delta", delta, 0 < delta < 1, "use a number between 0 and 1"),
-        ("lots", lots, lots in NEIGHBOURS, f"use one of {', '.join(NEIGHBOURS)}"),
-        ("drawn", drawn[0], 1 <= drawn[0] <= drawn[1], "draw at least 1, and at most as many as there are"),
+        ("sampling", sampling, sampling in NEIGHBOURS, f"use one of {', '.join(NEIGHBOURS)}"),
+        ("sample_size", sample[0], 1 <= sample[0] <= sample[1], "use a number from 1 to the population"),
         ("epsilon", epsilon, epsilon is None or epsilon > 0, "use a number above 0"),
     ):
         if not fits:
             raise SettingsError(f"{name} is {value}", where="privacy", remedy=remedy)
-    kinds: dict[str, Lots] = {"none": "none", "fixed": "fixed", "poisson": "poisson"}
-    return kinds[lots]
+    sampling_kinds: dict[str, Sampling] = {"none": "none", "fixed": "fixed", "poisson": "poisson"}
+    return sampling_kinds[sampling]

@@ -1,4 +1,4 @@
-"""What a bad learner does to the community model: accuracy with and without it, and how much it still counts."""
+"""Effect of Byzantine learners on the community model: accuracy with and without them, and their weight."""
 
 from __future__ import annotations
 
@@ -8,32 +8,37 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from abaton.lab.experiment import Setting
-from abaton.lab.federation_builder import make
-from abaton.lab.strategy_comparison import Heard, Trial, compare, interval
+from abaton.lab.experiment import ExperimentSettings
+from abaton.lab.federation_builder import build_from_settings
+from abaton.lab.strategy_comparison import Report, StrategyTrial, compare, confidence_interval
 
 
 @dataclass(frozen=True, slots=True)
-class Judge:
-    """A policy, and how it judges if it weighs by validation: by which measure, with the own validation set or not."""
+class RobustnessStrategy:
+    """Strategy with its validation metric, and whether the author's own validation set is included."""
 
-    policy: str
-    measure: str = "micro_f1"
-    own: bool = True
+    strategy: str
+    metric: str = "micro_f1"
+    include_own_validation: bool = True
 
     @property
-    def words(self) -> str:
-        """How it judges, in words."""
-        if "DVW" not in self.policy:
+    def label(self) -> str:
+        """Weighting of a compared strategy as text, for the table of robustness."""
+        if "DVW" not in self.strategy:
             return "examples"
-        return self.measure if self.own else f"{self.measure}, others only"
+        return self.metric if self.include_own_validation else f"{self.metric}, others only"
 
 
-# The paper's weighting, and two that are stricter, each beside FedAvg at the same pacing.
-JUDGES: Sequence[Judge] = tuple(
-    judge
+# The paper's weighting and two stricter ones, each with FedAvg and the same scheduler.
+STRATEGIES: Sequence[RobustnessStrategy] = tuple(
+    candidate
     for fedavg, dvw in (("SyncFedAvg", "SyncDVW"), ("AsyncFedAvg", "AsyncDVW(na)"))
-    for judge in (Judge(fedavg), Judge(dvw), Judge(dvw, own=False), Judge(dvw, "mcc", own=False))
+    for candidate in (
+        RobustnessStrategy(fedavg),
+        RobustnessStrategy(dvw),
+        RobustnessStrategy(dvw, include_own_validation=False),
+        RobustnessStrategy(dvw, "mcc", include_own_validation=False),
+    )
 )
 ATTACKS: Mapping[str, Mapping[int, str]] = {
     "flipped labels": {0: "flipped"},
@@ -42,59 +47,77 @@ ATTACKS: Mapping[str, Mapping[int, str]] = {
 }
 
 
-def harm(
-    setting: Setting,
+def robustness_experiment(
+    setting: ExperimentSettings,
     seeds: Sequence[int],
     *,
-    judges: Sequence[Judge] = JUDGES,
+    strategies: Sequence[RobustnessStrategy] = STRATEGIES,
     attacks: Mapping[str, Mapping[int, str]] = ATTACKS,
     folder: Path | None = None,
-    heard: Heard | None = None,
+    report: Report | None = None,
 ) -> list[dict[str, Any]]:
-    """One line for each attack and policy: accuracy without and with bad learners, the loss, and their weight.
+    """Return for each attack and strategy the accuracy without and with Byzantine learners, loss and weight.
 
-    `share` is the largest share that a bad learner has of the weight of all newest models, as a mean over seeds;
-    `limit` is 1/(2N). `against_fedavg` is the loss as a part of what the same attack costs FedAvg at the same pacing.
+    `weight_fraction` is the largest weight fraction of a Byzantine learner among all latest models, mean over seeds;
+    `limit` is 1/(2N). `relative_to_fedavg` is the loss relative to that of FedAvg with the same scheduler.
     """
-    made: list[dict[str, Any]] = []
-    for judge in judges:
-        policy, mine = judge.policy, replace(setting, measure=judge.measure, own=judge.own, bad={})
-        clean = compare({"clean": mine}, [policy], seeds, folder=folder, heard=heard)
-        for attack, bad in attacks.items():
-            spoilt = compare({attack: replace(mine, bad=bad)}, [policy], seeds, folder=folder, heard=heard)
-            losses = [a.accuracy - b.accuracy for a, b in zip(clean, spoilt, strict=True)]
-            made.append(
+    rows: list[dict[str, Any]] = []
+    for candidate in strategies:
+        strategy = candidate.strategy
+        trial_settings = replace(
+            setting,
+            metric=candidate.metric,
+            include_own_validation=candidate.include_own_validation,
+            byzantine={},
+        )
+        clean = compare({"clean": trial_settings}, [strategy], seeds, folder=folder, report=report)
+        for attack, byzantine in attacks.items():
+            attacked = compare(
+                {attack: replace(trial_settings, byzantine=byzantine)},
+                [strategy],
+                seeds,
+                folder=folder,
+                report=report,
+            )
+            losses = [a.accuracy - b.accuracy for a, b in zip(clean, attacked, strict=True)]
+            rows.append(
                 {
                     "attack": attack,
-                    "policy": policy,
-                    "judged_by": judge.words,
-                    "clean": asdict(interval([one.accuracy for one in clean])),
-                    "poisoned": asdict(interval([one.accuracy for one in spoilt])),
-                    "loss": asdict(interval(losses)),
-                    "share": fmean(_share(one, setting, bad) for one in spoilt),
-                    "limit": 1 / (2 * setting.world.learners),
+                    "strategy": strategy,
+                    "weighting": candidate.label,
+                    "clean": asdict(confidence_interval([trial.accuracy for trial in clean])),
+                    "attacked": asdict(confidence_interval([trial.accuracy for trial in attacked])),
+                    "loss": asdict(confidence_interval(losses)),
+                    "weight_fraction": fmean(
+                        _weight_fraction(trial, setting, byzantine) for trial in attacked
+                    ),
+                    "limit": 1 / (2 * setting.environment.learners),
                 }
             )
-    return [{**line, "against_fedavg": _against(line, made)} for line in _by_attack(made, attacks)]
+    return [
+        {**line, "relative_to_fedavg": _relative_to_fedavg(line, rows)} for line in _by_attack(rows, attacks)
+    ]
 
 
-def _by_attack(lines: Sequence[dict[str, Any]], attacks: Mapping[str, Any]) -> list[dict[str, Any]]:
-    return [line for attack in attacks for line in lines if line["attack"] == attack]
+def _by_attack(rows: Sequence[dict[str, Any]], attacks: Mapping[str, Any]) -> list[dict[str, Any]]:
+    return [row for attack in attacks for row in rows if row["attack"] == attack]
 
 
-def _against(line: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]) -> float | None:
-    pacing = "Sync" if line["policy"].startswith("Sync") else "Async"
-    for other in lines:
-        if other["attack"] == line["attack"] and other["policy"] == f"{pacing}FedAvg":
+def _relative_to_fedavg(row: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> float | None:
+    scheduler = "Sync" if row["strategy"].startswith("Sync") else "Async"
+    for other in rows:
+        if other["attack"] == row["attack"] and other["strategy"] == f"{scheduler}FedAvg":
             lost = other["loss"]["mean"]
-            return line["loss"]["mean"] / lost if lost > 0 and other is not line else None
+            return row["loss"]["mean"] / lost if lost > 0 and other is not row else None
     return None
 
 
-def _share(one: Trial, setting: Setting, bad: Mapping[int, str]) -> float:
-    """The largest share of a bad learner in the last mix."""
-    partition = make(setting, one.policy, one.seed).dossier.facts["partition"]
-    by_size = sorted(partition["learners"], key=lambda line: -int(line["examples"]))
-    names = [by_size[place]["learner"] for place in bad]
-    shares = one.told.shares()
-    return max(shares.get(name, 0.0) for name in names)
+def _weight_fraction(
+    trial: StrategyTrial, setting: ExperimentSettings, byzantine: Mapping[int, str]
+) -> float:
+    """Return the largest weight fraction of a Byzantine learner in the last aggregation."""
+    partition = build_from_settings(setting, trial.strategy, trial.seed).metadata.study_facts["partition"]
+    by_size = sorted(partition["learners"], key=lambda row: -int(row["examples"]))
+    names = [by_size[index]["learner"] for index in byzantine]
+    fractions = trial.history.weight_fractions()
+    return max(fractions.get(name, 0.0) for name in names)

@@ -1,6 +1,7 @@
-"""Which classes each learner holds, written as in the Metis paper: `IID`, `Non-IID(3)`, `Non-IID(8x1,4x1,3x8)`.
+"""Label skew and size skew, in the notation of the Metis paper.
 
-How many examples each learner holds: equal, skewed, or by a power law; always in descending order.
+Label skew: `IID`, `Non-IID(3)`, `Non-IID(8x1,4x1,3x8)`, `Dirichlet(alpha)`. Size skew: equal, skewed or power-law
+sizes, in descending order.
 """
 
 from __future__ import annotations
@@ -14,40 +15,40 @@ import numpy as np
 from numpy.typing import NDArray
 
 from abaton.errors import SettingsError
-from abaton.models.sampling import apportion
+from abaton.models.sampling import largest_remainder
 
 _TERM = re.compile(r"(\d{1,6})(?:\s*[x×]\s*(\d{1,6}))?")
 _DIRICHLET = re.compile(r"dirichlet\s*\(\s*([0-9.eE+-]{1,16})\s*\)")
 
-# What the paper's section VI abbreviates, by (learners, classes in the data): "to preserve scale invariance" the
-# largest learners hold more classes than the form's name says.
-_PAPER: Mapping[tuple[int, int], Mapping[tuple[int, int], tuple[tuple[int, int], ...]]] = {
+# Full forms of abbreviations in section VI of the paper, by (learners, classes in the data): "to preserve scale
+# invariance" the largest learners have more classes than the abbreviation states.
+_FULL_FORMS: Mapping[tuple[int, int], Mapping[tuple[int, int], tuple[tuple[int, int], ...]]] = {
     (10, 10): {(5, 7): ((8, 1), (7, 1), (6, 1), (5, 7)), (3, 8): ((8, 1), (4, 1), (3, 8))},
     (10, 100): {(50, 5): ((84, 1), (76, 1), (68, 1), (64, 1), (55, 1), (50, 5))},
 }
 
 
 @dataclass(frozen=True, slots=True)
-class ClassForm:
-    """A class distribution: how many classes each learner holds, or how unevenly classes are drawn.
+class LabelSkew:
+    """Label skew: how many classes each learner has, or a Dirichlet concentration.
 
     Attributes:
-        held: number of classes of each learner, the largest learner first; empty if it is not fixed.
-        alpha: concentration of the Dirichlet law; None if classes are not drawn from one.
+        class_counts: number of classes of each learner, the largest learner first; empty if it is not fixed.
+        alpha: concentration of the Dirichlet distribution; None without one.
     """
 
-    held: tuple[int, ...] = ()
+    class_counts: tuple[int, ...] = ()
     alpha: float | None = None
 
     def __str__(self) -> str:
         if self.alpha is not None:
             return f"Dirichlet({self.alpha:g})"
-        if not self.held:
+        if not self.class_counts:
             return "IID"
-        if len(set(self.held)) == 1:
-            return f"Non-IID({self.held[0]})"
+        if len(set(self.class_counts)) == 1:
+            return f"Non-IID({self.class_counts[0]})"
         runs: list[list[int]] = []
-        for count in self.held:
+        for count in self.class_counts:
             if runs and runs[-1][0] == count:
                 runs[-1][1] += 1
             else:
@@ -55,45 +56,45 @@ class ClassForm:
         return f"Non-IID({','.join(f'{count}x{times}' for count, times in runs)})"
 
 
-def parse_classes(text: str, *, learners: int, classes: int, power_law: bool = False) -> ClassForm:
-    """Read a class distribution for so many learners and classes.
+def parse_classes(text: str, *, learners: int, classes: int, power_law: bool = False) -> LabelSkew:
+    """Parse a label skew for a number of learners and classes.
 
-    With sizes by a power law, `Non-IID(x)` stands for the paper's fuller form where the paper defines one.
+    With power-law sizes, `Non-IID(x)` stands for the paper's full form where the paper defines one.
 
     >>> str(parse_classes("Non-IID(3x8)", learners=10, classes=10))
     'Non-IID(8x1,4x1,3x8)'
-    >>> parse_classes("2x1, 1x2", learners=3, classes=5).held
+    >>> parse_classes("2x1, 1x2", learners=3, classes=5).class_counts
     (2, 1, 1)
     """
-    plain = text.strip().lower()
-    if plain == "iid":
-        return ClassForm()
-    if match := _DIRICHLET.fullmatch(plain):
-        return ClassForm(alpha=_alpha(match[1], text))
-    if plain.startswith("non-iid"):
-        plain = plain.removeprefix("non-iid").strip()
-        if not (plain.startswith("(") and plain.endswith(")")):
-            raise _unreadable(text)
-        plain = plain[1:-1]
-    matches = [_TERM.fullmatch(term.strip()) for term in plain.split(",")]
+    normalised = text.strip().lower()
+    if normalised == "iid":
+        return LabelSkew()
+    if match := _DIRICHLET.fullmatch(normalised):
+        return LabelSkew(alpha=_parse_alpha(match[1], text))
+    if normalised.startswith("non-iid"):
+        normalised = normalised.removeprefix("non-iid").strip()
+        if not (normalised.startswith("(") and normalised.endswith(")")):
+            raise _invalid_skew(text)
+        normalised = normalised[1:-1]
+    matches = [_TERM.fullmatch(term.strip()) for term in normalised.split(",")]
     if not all(matches):
-        raise _unreadable(text)
+        raise _invalid_skew(text)
     terms = [(int(m[1]), None if m[2] is None else int(m[2])) for m in matches if m]
-    held = _expand(text, terms, learners, classes, power_law=power_law)
-    if min(held) < 1 or max(held) > classes:
-        wrong = min(held) if min(held) < 1 else max(held)
+    class_counts = _expand(text, terms, learners, classes, power_law=power_law)
+    if min(class_counts) < 1 or max(class_counts) > classes:
+        invalid = min(class_counts) if min(class_counts) < 1 else max(class_counts)
         raise SettingsError(
-            f"'{text}' gives a learner {wrong} classes, but the data has {classes}",
+            f"'{text}' gives a learner {invalid} classes, but the data has {classes}",
             where="classes",
             remedy=f"use numbers from 1 to {classes}",
         )
-    return ClassForm(held)
+    return LabelSkew(class_counts)
 
 
 def _expand(
     text: str, terms: list[tuple[int, int | None]], learners: int, classes: int, *, power_law: bool
 ) -> tuple[int, ...]:
-    known = _PAPER.get((learners, classes), {})
+    known = _FULL_FORMS.get((learners, classes), {})
     pairs: list[tuple[int, int]] = [(count, times) for count, times in terms if times is not None]
     if len(terms) == 1:
         count, times = terms[0]
@@ -103,35 +104,35 @@ def _expand(
         elif (count, times) in known:
             pairs = list(known[count, times])
     elif len(pairs) < len(terms):
-        raise _unreadable(text)
-    # Counted before anything is built: a large number in the text must not become a large tuple.
-    named = sum(times for _, times in pairs)
-    if named != learners or not all(times for _, times in pairs):
+        raise _invalid_skew(text)
+    # Checked first, so that a large number in the text does not become a large tuple.
+    total = sum(times for _, times in pairs)
+    if total != learners or not all(times for _, times in pairs):
         raise SettingsError(
-            f"'{text}' speaks of {named} learners, but there are {learners}",
+            f"'{text}' describes {total} learners, but there are {learners}",
             where="classes",
-            remedy="name each learner once, the largest first, like Non-IID(8x1,4x1,3x8) for ten learners",
+            remedy="list each learner once, the largest first, like Non-IID(8x1,4x1,3x8) for ten learners",
         )
     return tuple(count for count, times in pairs for _ in range(times))
 
 
-def _alpha(number: str, text: str) -> float:
+def _parse_alpha(number: str, text: str) -> float:
     try:
         alpha = float(number)
     except ValueError:
         alpha = 0.0
     if not 1e-3 <= alpha <= 1e6:
         raise SettingsError(
-            f"the concentration in '{text}' is not usable",
+            f"the concentration in '{text}' is out of range",
             where="classes",
             remedy="use a number from 0.001 (one class each) to 1000000 (nearly IID), like Dirichlet(0.5)",
         )
     return alpha
 
 
-def _unreadable(text: str) -> SettingsError:
+def _invalid_skew(text: str) -> SettingsError:
     return SettingsError(
-        f"'{text[:60]}' is not a class distribution",
+        f"'{text[:60]}' is not a label skew",
         where="classes",
         remedy="write IID, Non-IID(3), Non-IID(8x1,4x1,3x8) or Dirichlet(0.5)",
     )
@@ -142,20 +143,20 @@ Counts = NDArray[np.int64]
 _FORM = re.compile(r"([a-z-]+)(?:\(([0-9.]{1,12})\))?")
 
 
-def sizes(form: str, learners: int, total: int) -> Counts:
-    """How many of `total` examples each learner gets, the largest first.
+def partition_sizes(form: str, learners: int, total: int) -> Counts:
+    """Return how many of `total` examples each learner gets by the size skew, the largest first.
 
     Forms:
-        `uniform`: every learner the same number; fewer than `learners` examples stay unused.
-        `skewed`: the quantiles of a log-normal law, so that a few are large and no two are equal.
-        `power-law`: each learner 1.5 times the next one, which is what the original experiments call a power law.
-        `power-law-true`: the learner of rank k holds a share proportional to k^-1.5.
+        `uniform`: the same number for every learner; fewer than `learners` examples stay unused.
+        `skewed`: the quantiles of a log-normal distribution: a few are large and no two are equal.
+        `power-law`: each learner 1.5 times the next one, which the original experiments call a power law.
+        `power-law-true`: the learner of rank k has a fraction proportional to k^-1.5.
 
-    A number in brackets replaces the 1.5, or the spread 0.5 of the log-normal law: `power-law(2)`.
+    A number in brackets replaces the 1.5, or the standard deviation 0.5 of the log-normal distribution: `power-law(2)`.
 
-    >>> sizes("power-law", 10, 10_000).tolist()
+    >>> partition_sizes("power-law", 10, 10_000).tolist()
     [3392, 2261, 1508, 1005, 670, 447, 298, 199, 132, 88]
-    >>> sizes("power-law-true", 4, 1000).tolist()
+    >>> partition_sizes("power-law-true", 4, 1000).tolist()
     [598, 212, 115, 75]
     """
     if learners < 2:
@@ -175,24 +176,24 @@ def sizes(form: str, learners: int, total: int) -> Counts:
             where="sizes",
             remedy=f"use {', '.join(_LAWS)}, with a number in brackets if you like: power-law(1.5)",
         )
-    made = _LAWS[match[1]](learners, total, _number(match[2], form))
-    if made[-1] < 1:
+    sizes = _LAWS[match[1]](learners, total, _parse_parameter(match[2], form))
+    if sizes[-1] < 1:
         raise SettingsError(
             f"{total} examples are too few: by '{form}' the smallest of {learners} learners gets none",
             where="sizes",
             remedy="use fewer learners, more data or a flatter distribution",
         )
-    return made
+    return sizes
 
 
-def _number(text: str | None, form: str) -> float | None:
+def _parse_parameter(text: str | None, form: str) -> float | None:
     try:
         number = None if text is None else float(text)
     except ValueError:
         number = 0.0
     if number is not None and not 0 < number <= 100:
         raise SettingsError(
-            f"the number in '{form}' is not usable",
+            f"the number in '{form}' is out of range",
             where="sizes",
             remedy="use one above 0 and at most 100, like 1.5",
         )
@@ -201,18 +202,18 @@ def _number(text: str | None, form: str) -> float | None:
 
 def _uniform(learners: int, total: int, number: float | None) -> Counts:
     if number is not None:
-        raise SettingsError("uniform takes no number", where="sizes", remedy="write just: uniform")
+        raise SettingsError("uniform takes no number", where="sizes", remedy="write uniform without a number")
     return np.full(learners, total // learners, dtype=np.int64)
 
 
 def _skewed(learners: int, total: int, number: float | None) -> Counts:
-    spread, normal = 0.5 if number is None else number, NormalDist()
-    places = (np.arange(learners) + 0.5) / learners
-    weights = np.exp(spread * np.array([normal.inv_cdf(1 - p) for p in places]))
-    # Each learner first gets its rank from the bottom, which keeps any two apart; the rest follows the law.
+    std, normal = 0.5 if number is None else number, NormalDist()
+    quantiles = (np.arange(learners) + 0.5) / learners
+    weights = np.exp(std * np.array([normal.inv_cdf(1 - p) for p in quantiles]))
+    # Each learner first gets its rank from the smallest, so that no two sizes are equal; the rest is log-normal.
     rank = np.arange(learners, 0, -1)
-    left = total - int(rank.sum())
-    if left < 0:
+    remaining = total - int(rank.sum())
+    if remaining < 0:
         raise SettingsError(
             f"{total} examples are too few for {learners} learners of different sizes",
             where="sizes",
@@ -220,7 +221,7 @@ def _skewed(learners: int, total: int, number: float | None) -> Counts:
         )
     above = np.maximum(weights / weights.sum() * total - rank, 0)
     above = np.maximum.accumulate(above[::-1])[::-1]
-    return rank + (apportion(above, left) if left else 0)
+    return rank + (largest_remainder(above, remaining) if remaining else 0)
 
 
 def _geometric(learners: int, total: int, number: float | None) -> Counts:
@@ -229,12 +230,12 @@ def _geometric(learners: int, total: int, number: float | None) -> Counts:
         raise SettingsError(
             f"the factor of the power law is {factor}", where="sizes", remedy="use a factor above 1, like 1.5"
         )
-    return apportion(factor ** -np.arange(learners, dtype=np.float64), total)
+    return largest_remainder(factor ** -np.arange(learners, dtype=np.float64), total)
 
 
 def _ranked(learners: int, total: int, number: float | None) -> Counts:
     exponent = 1.5 if number is None else number
-    return apportion(np.arange(1, learners + 1, dtype=np.float64) ** -exponent, total)
+    return largest_remainder(np.arange(1, learners + 1, dtype=np.float64) ** -exponent, total)
 
 
 _LAWS: Mapping[str, Callable[[int, int, float | None], Counts]] = {

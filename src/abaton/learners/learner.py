@@ -1,4 +1,4 @@
-"""A learner: one site's examples, trained on when asked, answered with an encoded update."""
+"""Learner: trains on one site's examples and returns encoded updates."""
 
 from __future__ import annotations
 
@@ -10,342 +10,370 @@ from typing import Any
 import numpy as np
 from numpy.random.bit_generator import ISeedSequence
 
-from abaton.codecs import GaussianNoise, Key, Pipeline
+from abaton.codecs import CodecKey, CodecPipeline, GaussianNoise
 from abaton.errors import LayoutError, SettingsError
-from abaton.kernels import Vector
-from abaton.learners.site_policy import ADMITS_ALL, SitePolicy
+from abaton.layout import Vector
+from abaton.learners.site_policy import ALLOW_ALL, SitePolicy
 from abaton.metrics.counts import Counts
-from abaton.metrics.predictions import count, label_counts
-from abaton.models.base import Enough, Examples, Lesson, Model, Trained, last
-from abaton.training import TrainSettings, round_key, sends
+from abaton.metrics.predictions import label_counts, validation_counts
+from abaton.models.base import Examples, Model, StopCondition, TrainingPlan, TrainingResult, last_epoch
+from abaton.training import TrainSettings, round_key, should_send
 
 
 @dataclass(frozen=True, slots=True)
-class Update:
-    """What a learner sends: the encoded change of the model, and a few counts.
+class LearnerUpdate:
+    """Encoded change of the model, and counts.
 
-    A learner whose codec adds noise for privacy sends no loss and no score: they would carry none.
+    A learner whose codec adds noise for differential privacy sends no loss and no counts, since they have no noise.
     """
 
     payload: bytes
     steps: int
     loss: float | None
-    score: Counts = ()
+    counts: Counts = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Epoch:
-    """How far a learner's training has come.
+class EpochResult:
+    """State of a task after an epoch.
 
     Attributes:
-        number: how many epochs of the task are done.
-        trained: the model so far; training goes on from it if the next epoch is asked for.
-        validation_loss: mean loss on the learner's validation set; not a number if it has none.
+        number: Number of the epoch in the task, from 1.
+        trained: The model after the epoch.
+        validation_loss: Mean loss on the learner's validation set; NaN without one.
     """
 
     number: int
-    trained: Trained
+    trained: TrainingResult
     validation_loss: float
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Seat:
-    """A learner's part when several are trained together: where it starts, its examples, and all that is random."""
+class TrainingSlot:
+    """Start model, examples and random generator of a learner that is trained in a stack."""
 
     start: Vector
     examples: Examples
-    chance: np.random.Generator
+    rng: np.random.Generator
 
 
 @dataclass(frozen=True, slots=True)
-class Watch:
-    """What a learner can look at while it trains.
+class TrainingMonitor:
+    """Values that a learner reads during training.
 
     Attributes:
-        clock: the time in seconds, for a task with a time budget.
-        committed: how many steps all learners together have committed, for one that decides itself when to send.
+        clock: Time in seconds, for a task with a time budget.
+        committed_steps: Steps committed by all learners, for the adaptive update frequency.
     """
 
     clock: Callable[[], float] | None = None
-    committed: Callable[[], int] | None = None
+    committed_steps: Callable[[], int] | None = None
 
 
-ALONE = Watch()
+NO_MONITOR = TrainingMonitor()
 
 
-def cycle_ends(settings: TrainSettings, losses: Sequence[float], epoch: Epoch, committed: int) -> bool:
-    """Whether a learner that decides itself sends after this epoch (Metis, section V; `control.adaptive`)."""
-    assert settings.adaptive is not None
-    stale = committed - settings.committed + epoch.trained.steps > settings.staleness_limit
-    return stale or epoch.number >= settings.epochs or sends(losses, settings.adaptive)
+def should_end_cycle(
+    settings: TrainSettings, losses: Sequence[float], epoch: EpochResult, committed: int
+) -> bool:
+    """Return whether a learner with adaptive update frequency sends after this epoch (Metis, section V)."""
+    assert settings.update_thresholds is not None
+    is_stale = committed - settings.committed_steps + epoch.trained.steps > settings.staleness_limit
+    return is_stale or epoch.number >= settings.epochs or should_send(losses, settings.update_thresholds)
 
 
-class _Blank(ISeedSequence):
-    """Seeds a generator whose state is set anyway: mixing a seed would cost more than a small epoch's shuffle."""
+class _ZeroSeed(ISeedSequence):
+    """Seed sequence of zeros for a generator whose state is set afterwards, since seeding is slow."""
 
     def generate_state(self, n_words: int, dtype: Any = np.uint32) -> Any:
-        """Zeros."""
+        """Return zeros, the placeholder seed of a learner's random generator."""
         return np.zeros(n_words, dtype)
 
 
-_BLANK = _Blank()
+_ZERO_SEED = _ZeroSeed()
 
 
 class Learner:
-    """Trains on one site's examples.
+    """Training component of one site.
 
-    Everything random comes from the run's seed, the learner's name and the task (and the site's secret, where the order
-    of its rows is its own), so the same task always gives the same update. What must stay at the site (the codec's
-    memory, running statistics, a kept momentum) stays in this object, for one run: `forget` begins the next.
+    All randomness derives from the run's seed, the learner's name and the task (and from the site's secret if
+    `has_secret_order`), so a task always gives the same update. State that must stay at the site (error feedback,
+    running statistics, optimiser state) is stored in this object for one run; `reset_state` removes it. It changes only
+    when an update is sent, so an abandoned training leaves no trace.
 
     Args:
-        name: the site's name.
-        model: what is trained.
-        examples: what it is trained on.
-        codec: how updates travel.
-        seed: the run's.
-        validation: what models are scored on.
-        secret: what feeds the noise for privacy; the controller never sees it.
-        batch: the largest batch that the site allows, if it limits it.
+        name: Name of the site.
+        model: The model.
+        examples: Training examples.
+        codec: Codec of the updates.
+        seed: Seed of the run.
+        validation: Validation examples, on which models are scored.
+        secret: Secret from which the noise for differential privacy is derived; the controller does not have it.
+        max_batch_size: Largest batch that the site allows.
 
     Attributes:
-        own_order: whether the order in which rows are trained on follows from the secret, too. Whoever knows the order
-            knows by how much each row counts in an update: as many updates as rows are then equations enough for all.
-        policy: what the learner's site does not do and does not let go of; asked by whatever carries its tasks.
-        downlink: how versions of the community model travel to it, if they are compressed.
+        has_secret_order: Whether the order of rows also depends on the secret. Study learners shuffle with a site
+            secret, because a centre that knows the order can solve for single rows from repeated updates.
+        policy: Policy of the site, which the engine applies to requests and replies.
+        downlink: Codec of the downlink, if it is compressed.
     """
 
-    own_order = False
+    has_secret_order = False
 
     def __init__(
         self,
         name: str,
         model: Model,
         examples: Examples,
-        codec: Pipeline,
+        codec: CodecPipeline,
         seed: int,
         validation: Examples | None = None,
         *,
         secret: bytes = b"",
-        batch: int | None = None,
+        max_batch_size: int | None = None,
     ) -> None:
         self.name, self.model, self.examples, self.codec, self.seed = name, model, examples, codec, seed
-        self.validation, self.secret, self.batch = validation, secret, batch
-        self.policy: SitePolicy = ADMITS_ALL
-        self.downlink: Pipeline | None = None
-        self.forget()
+        self.validation, self.secret, self.max_batch_size = validation, secret, max_batch_size
+        self.policy: SitePolicy = ALLOW_ALL
+        self.downlink: CodecPipeline | None = None
+        self.reset_state()
 
     @classmethod
-    def elsewhere(cls) -> type[Learner]:
-        """Which class of learners does a task of this one on a cluster, where there are numbers and nothing else."""
+    def remote_class(cls) -> type[Learner]:
+        """Return the class that performs this learner's tasks on a cluster, which has arrays only."""
         return Learner
 
-    def forget(self) -> None:
-        """Keep nothing of earlier tasks: a run begins with learners that have sent nothing yet."""
-        self._memory = self.codec.start(self.model.layout)
+    def reset_state(self) -> None:
+        """Remove the learner's state of earlier tasks; called at the start of a run."""
+        self._transform_state = self.codec.initial_state(self.model.layout)
         self._local: dict[str, Vector] = {}
         self.cohort = ""
 
-    def begin(self, at: float, version: int | None = None) -> None:
-        """Hear that a task is taken up; a learner bound to consents asks here who is still in, and notes the cohort.
+    def on_task_start(self, timestamp: float, version: int | None = None) -> None:
+        """Prepare the learner for a task; one with consents checks them here and sets its cohort.
 
         Args:
-            at: when, by the engine's clock.
-            version: the version of the community model that training starts from; none for an evaluation.
+            timestamp: Time by the engine's clock.
+            version: Version of the community model from which training starts; None for an evaluation.
 
         Raises:
-            Refused: too few are left.
+            RefusedError: Too few subjects remain.
         """
 
-    def forgets(self, settings: TrainSettings) -> bool:
-        """Whether a task's answer depends on the task alone, not on the tasks before it."""
-        kept = self._memory or self._local or self.model.remembers or settings.keep_momentum
-        return not kept
+    def is_stateless(self, settings: TrainSettings) -> bool:
+        """Return whether the learner's result depends on the task only, not on earlier tasks."""
+        is_stateful = (
+            self._transform_state or self._local or self.model.is_stateful or settings.keep_optimiser_state
+        )
+        return not is_stateful
 
     @property
-    def private(self) -> bool:
-        """Whether the codec adds noise for privacy: nothing that carries none is then told."""
-        return any(step.name == GaussianNoise.name for step in self.codec.steps)
+    def adds_dp_noise(self) -> bool:
+        """Whether the learner's codec adds noise for differential privacy; values without it are not released."""
+        return any(transform.name == GaussianNoise.name for transform in self.codec.transforms)
 
     @property
-    def kept(self) -> dict[str, Vector]:
-        """Everything that stays at the site from task to task, by name: what must survive a crash of the site."""
-        codec = {f"codec/{name}": values for name, values in self._memory.items()}
+    def local_state(self) -> dict[str, Vector]:
+        """Learner's state that stays at the site between tasks, by name, and must survive a crash of the site."""
+        codec = {f"codec/{name}": values for name, values in self._transform_state.items()}
         return codec | {f"model/{name}": values for name, values in self._local.items()}
 
-    def restore(self, kept: Mapping[str, Vector]) -> None:
-        """Take back what `kept` gave."""
-        parts: dict[str, dict[str, Vector]] = {"codec": {}, "model": {}}
-        for name, values in kept.items():
-            part, _, rest = name.partition("/")
-            parts[part][rest] = values
-        self._memory, self._local = parts["codec"], parts["model"]
+    def restore(self, state: Mapping[str, Vector]) -> None:
+        """Restore the learner's state from `local_state`."""
+        owners: dict[str, dict[str, Vector]] = {"codec": {}, "model": {}}
+        for name, values in state.items():
+            owner, _, key = name.partition("/")
+            owners[owner][key] = values
+        self._transform_state, self._local = owners["codec"], owners["model"]
 
-    def limited(self, settings: TrainSettings) -> TrainSettings:
-        """The settings by which the learner trains: in batches that are not larger than the site allows."""
-        if self.batch is None or settings.batch_size <= self.batch:
+    def apply_limits(self, settings: TrainSettings) -> TrainSettings:
+        """Return the learner's training settings with a batch size that the site allows."""
+        if self.max_batch_size is None or settings.batch_size <= self.max_batch_size:
             return settings
-        return replace(settings, batch_size=self.batch)
+        return replace(settings, batch_size=self.max_batch_size)
 
     def steps(self, settings: TrainSettings) -> int:
-        """How many batches a task takes."""
-        return self.model.steps(self.size(settings), self.limited(settings))
+        """Return the number of batches of a learner's task."""
+        return self.model.steps(self.size(settings), self.apply_limits(settings))
 
     def size(self, settings: TrainSettings) -> int:
-        """How many examples a task is trained on."""
-        held = self.validation if settings.complete else None
-        return len(self.examples) + (0 if held is None else len(held))
+        """Return the number of examples that the learner uses for a task."""
+        validation = self.validation if settings.use_validation_data else None
+        return len(self.examples) + (0 if validation is None else len(validation))
 
-    def resting(self, model: Vector, settings: TrainSettings) -> float:
-        """On how many examples an update from a model rests: those that it gets right weigh little in it.
+    def effective_examples(self, model: Vector, settings: TrainSettings) -> float:
+        """Return a learner's effective number of examples in an update: those without error contribute little.
 
-        The square of the sum of what is wrong over the sum of its squares: as many as there are if all are equally
-        wrong, one if a single one is.
+        It is the squared sum of the errors over the sum of squared errors: the number of examples if all errors are
+        equal, 1 if a single example has an error.
         """
         data = self._data(settings)
-        said = self.model.score(model, data, self._local).predictions
-        if data.y.ndim > 1:  # several answers for an example: no single one can be made to stand out
+        predictions = self.model.score(model, data, self._local).predictions
+        if data.y.ndim > 1:  # several labels per example: no single one can dominate
             return float(len(data))
-        known = said[np.arange(len(data)), data.y] if said.ndim == 2 else said
-        wrong = np.abs((1.0 if said.ndim == 2 else np.asarray(data.y, np.float64)) - known.astype(np.float64))
-        squares = float(wrong @ wrong)
-        return float(wrong.sum()) ** 2 / squares if squares else float(len(data))
+        fitted = predictions[np.arange(len(data)), data.y] if predictions.ndim == 2 else predictions
+        errors = np.abs(
+            (1.0 if predictions.ndim == 2 else np.asarray(data.y, np.float64)) - fitted.astype(np.float64)
+        )
+        squared_sum = float(errors @ errors)
+        return float(errors.sum()) ** 2 / squared_sum if squared_sum else float(len(data))
 
     @property
-    def declared(self) -> int:
-        """How many examples the learner says that it trains on when it joins."""
+    def declared_examples(self) -> int:
+        """Number of training examples that the learner reports when it joins."""
         return len(self.examples)
 
     @property
     def labels(self) -> Counts:
-        """How many examples of each class the validation set holds; nothing if there is none, or labels are values."""
-        return () if self.validation is None or self.private else label_counts(self.validation.y)
+        """Learner's validation examples per class; empty without a validation set, for regression, or with noise."""
+        return () if self.validation is None or self.adds_dp_noise else label_counts(self.validation.y)
 
     @property
     def evaluation_steps(self) -> float:
-        """What an evaluation costs, in training batches: a forward pass of the validation set is a third of a batch."""
+        """Cost of a learner's evaluation in training batches: a forward pass costs a third of a training step."""
         return 0.0 if self.validation is None else len(self.validation) / 96
 
     def evaluate(self, model: Vector) -> Counts:
-        """Score a model on the learner's validation set, as counts that add up over learners."""
+        """Return a model's validation counts on the learner's validation set, which add up over learners."""
         if self.validation is None or not len(self.validation):
             return ()
         score = self.model.score(model, self.validation, self._local)
-        return count(score.predictions, self.validation.y, score.loss)
+        return validation_counts(score.predictions, self.validation.y, score.loss)
 
     def train(
-        self, task: str, version: int, start: Vector, settings: TrainSettings, watch: Watch = ALONE
-    ) -> Update:
-        """Train from a version of the community model and encode what changed."""
-        settings = self.limited(settings)
-        if settings.adaptive is not None and not settings.steps:
-            return self._train_adaptively(task, version, start, settings, watch)
-        epochs = self._epochs(task, start, settings, self._enough(settings, watch))
-        return self.send(task, version, start, last(epochs, settings), scored=not settings.complete)
+        self,
+        task: str,
+        version: int,
+        start: Vector,
+        settings: TrainSettings,
+        monitor: TrainingMonitor = NO_MONITOR,
+    ) -> LearnerUpdate:
+        """Train the learner from a version of the community model and return the encoded change."""
+        settings = self.apply_limits(settings)
+        if settings.update_thresholds is not None and not settings.steps:
+            return self._train_adaptively(task, version, start, settings, monitor)
+        epochs = self._epochs(task, start, settings, self._stop_condition(settings, monitor))
+        return self.send(
+            task, version, start, last_epoch(epochs, settings), with_counts=not settings.use_validation_data
+        )
 
-    def seat(self, task: str, start: Vector, settings: TrainSettings) -> Seat | None:
-        """The learner's part when several are trained together; nothing if its task cannot be trained like that.
+    def training_slot(self, task: str, start: Vector, settings: TrainSettings) -> TrainingSlot | None:
+        """Return the learner's slot in a stack; None if its task cannot be stacked.
 
-        It can if it is a plain number of epochs, with nothing asked in between and nothing kept for the next task.
+        A task can be stacked if it has a fixed number of epochs and leaves no state for the next task.
         """
-        asked = settings.steps or settings.budget or settings.adaptive is not None
-        kept = settings.keep_momentum or self.model.remembers
-        if asked or kept or settings.complete or type(self).train is not Learner.train:
+        is_interrupted = (
+            settings.steps or settings.time_budget_seconds or settings.update_thresholds is not None
+        )
+        has_state = settings.keep_optimiser_state or self.model.is_stateful
+        if (
+            is_interrupted
+            or has_state
+            or settings.use_validation_data
+            or type(self).train is not Learner.train
+        ):
             return None
-        self.model.layout.check(start, whose="the model")
-        return Seat(start, self.examples, self._generator(task))
+        self.model.layout.check(start, label="the model")
+        return TrainingSlot(start, self.examples, self._generator(task))
 
     def _train_adaptively(
-        self, task: str, version: int, start: Vector, settings: TrainSettings, watch: Watch
-    ) -> Update:
+        self, task: str, version: int, start: Vector, settings: TrainSettings, monitor: TrainingMonitor
+    ) -> LearnerUpdate:
         losses: list[float] = []
         for epoch in self.train_epochs(task, start, settings):
             losses.append(epoch.validation_loss)
-            committed = watch.committed() if watch.committed else settings.committed
-            if cycle_ends(settings, losses, epoch, committed):
+            committed_steps = (
+                monitor.committed_steps() if monitor.committed_steps else settings.committed_steps
+            )
+            if should_end_cycle(settings, losses, epoch, committed_steps):
                 break
         return self.send(task, version, start, epoch.trained)
 
-    def _enough(self, settings: TrainSettings, watch: Watch) -> Enough | None:
-        """When a time budget is used up, by the clock that the learner may look at."""
-        clock = watch.clock
-        if settings.steps or not settings.budget:
+    def _stop_condition(self, settings: TrainSettings, monitor: TrainingMonitor) -> StopCondition | None:
+        """Return the learner's stop condition of a time budget, or None without one."""
+        clock = monitor.clock
+        if settings.steps or not settings.time_budget_seconds:
             return None
         if clock is None:
             raise SettingsError(
                 f"learner '{self.name}' has a time budget but no clock",
-                where="training.budget",
-                remedy="use an engine that gives one, or say how many steps",
+                where="training.time_budget_seconds",
+                remedy="use an engine with a clock, or set training.steps",
             )
-        end = clock() + settings.budget
+        end = clock() + settings.time_budget_seconds
         return lambda: clock() >= end
 
-    def train_epochs(self, task: str, start: Vector, settings: TrainSettings) -> Iterator[Epoch]:
-        """Train epoch by epoch for as long as the caller asks for the next one; `send` what it stops at.
+    def train_epochs(self, task: str, start: Vector, settings: TrainSettings) -> Iterator[EpochResult]:
+        """Train the learner epoch by epoch and yield each result; the caller stops and passes the last to `send`.
 
-        Several learners' epochs may be taken in turns. To take `settings.epochs` of them and send the last is `train`.
+        Epochs of several learners may be interleaved. `settings.epochs` epochs and `send` are equal to `train`.
         """
-        for number, trained in enumerate(self._epochs(task, start, self.limited(settings)), 1):
+        for number, trained in enumerate(self._epochs(task, start, self.apply_limits(settings)), 1):
             loss = float("nan")
             if self.validation is not None:
                 loss = self.model.score(trained.vector, self.validation, trained.local).loss
-            yield Epoch(number, trained, loss)
+            yield EpochResult(number, trained, loss)
 
     def send(
-        self, task: str, version: int, start: Vector, trained: Trained, *, scored: bool = True
-    ) -> Update:
-        """Encode what training has changed since the version it started from, and keep what stays at the site."""
-        layout, change = self.model.layout, trained.vector - start
-        key = Key(round_key(self.seed, version), self.name, self._task_secret(task))
+        self, task: str, version: int, start: Vector, trained: TrainingResult, *, with_counts: bool = True
+    ) -> LearnerUpdate:
+        """Return the learner's encoded change since training started, and store the state that stays at the site."""
+        layout, update = self.model.layout, trained.vector - start
+        key = CodecKey(round_key(self.seed, version), self.name, self._task_secret(task))
         try:
-            payload, memory = self.codec.encode(change, layout, key, self._memory)
+            payload, transform_state = self.codec.encode(update, layout, key, self._transform_state)
         except LayoutError:
             layout.check(
-                change, whose=f"the update of learner '{self.name}'"
-            )  # codecs do not know whose it is
+                update, label=f"the update of learner '{self.name}'"
+            )  # adds the learner's name, which codecs do not have
             raise
-        self._memory, self._local = memory, dict(trained.local)
-        if self.private:
-            return Update(payload, trained.steps, None)
-        score = self.evaluate(trained.vector) if scored else ()
-        return Update(payload, trained.steps, trained.loss, score)
+        self._transform_state, self._local = transform_state, dict(trained.local)
+        if self.adds_dp_noise:
+            return LearnerUpdate(payload, trained.steps, None)
+        counts = self.evaluate(trained.vector) if with_counts else ()
+        return LearnerUpdate(payload, trained.steps, trained.loss, counts)
 
     def _epochs(
-        self, task: str, start: Vector, settings: TrainSettings, enough: Enough | None = None
-    ) -> Iterator[Trained]:
+        self, task: str, start: Vector, settings: TrainSettings, should_stop: StopCondition | None = None
+    ) -> Iterator[TrainingResult]:
         if not len(self.examples):
             raise SettingsError(
                 f"learner '{self.name}' has no examples",
-                remedy="check the site's cohort with 'abaton site check', or leave the learner out",
+                remedy="check the site's cohort with 'abaton site check', or exclude the learner",
             )
-        data, chance = self._data(settings), self._generator(task)
-        return self.model.epochs(start, data, Lesson(settings, chance, self._local, enough))
+        data, rng = self._data(settings), self._generator(task)
+        return self.model.epochs(start, data, TrainingPlan(settings, rng, self._local, should_stop))
 
     def _data(self, settings: TrainSettings) -> Examples:
-        held = self.validation
-        if not settings.complete or held is None:
+        validation = self.validation
+        if not settings.use_validation_data or validation is None:
             return self.examples
-        x, y = (np.concatenate(both) for both in ((self.examples.x, held.x), (self.examples.y, held.y)))
+        x, y = (
+            np.concatenate(arrays)
+            for arrays in ((self.examples.x, validation.x), (self.examples.y, validation.y))
+        )
         return Examples(x, y)
 
     def _task_secret(self, task: str) -> bytes:
-        """A secret for each task: two updates from the same version must not carry the same noise."""
+        """Return a learner's secret per task: two updates from the same version must not have the same noise."""
         if not self.secret:
             return b""
         text = len(self.secret).to_bytes(4, "little") + self.secret + task.encode()
+        # frozen: part of the bytes
         return hashlib.blake2b(text, digest_size=32, person=b"abaton-task-1").digest()
 
     def _generator(self, task: str) -> np.random.Generator:
-        """Everything random in a task, from the run's seed, the learner's name and the task."""
-        text = f"learner\x1f{self.seed}\x1f{self.name}\x1f{task}".encode()
-        text += self._task_secret(task) if self.own_order else b""
-        digest = hashlib.blake2b(text, digest_size=32).digest()
+        """Return the random generator of a task, derived from the run's seed, the learner's name and the task."""
+        # frozen: part of the bytes
+        label = f"learner\x1f{self.seed}\x1f{self.name}\x1f{task}".encode()
+        label += self._task_secret(task) if self.has_secret_order else b""
+        digest = hashlib.blake2b(label, digest_size=32).digest()
         state, stream = int.from_bytes(digest[:16], "little"), int.from_bytes(digest[16:], "little") | 1
-        bits = np.random.PCG64(_BLANK)  # type: ignore[arg-type]  # which takes any such sequence
-        bits.state = {
+        bit_generator = np.random.PCG64(_ZERO_SEED)  # type: ignore[arg-type]  # accepts any seed sequence
+        bit_generator.state = {
             "bit_generator": "PCG64",
             "state": {"state": state, "inc": stream},
             "has_uint32": 0,
             "uinteger": 0,
         }
-        return np.random.Generator(bits)
+        return np.random.Generator(bit_generator)

@@ -1,15 +1,12 @@
-"""A crew: many learners trained at once on this machine, all its cores busy, each answer as if trained alone.
+"""Training of many learners at once on this machine, with the same bits as separate training.
 
-The way is chosen by the model: networks of dense layers train in threads, by compiled loops that let go of Python's
-lock, small ones that are alike in one call (`stacked`); other PyTorch modules in processes with one thread each
-(`pool`); anything else one after the other. In every way a learner's update depends on its own task alone, to the bit:
-not on who else is in the crew, on the number of workers, or on which of them is done first.
+The model determines the mode: dense networks train in threads, by compiled kernels that release the GIL; other PyTorch
+modules in processes with one thread each (`process_pool`); all others sequentially. In every mode a learner's update
+depends on its own task only: not on other learners, the number of workers or the order in which they finish.
 
-Many small dense networks trained together: one compiled call for several learners, divided among threads.
-
-For a network of some thousand weights, calling Python between learners costs as much as training does, and threads only
-wait for its lock. Here everything that needs Python is done for all learners first; the arithmetic then runs without
-it. Each learner's is the same `kernels.epochs` that trains it alone, on its own rows: the bits are the same.
+Small networks with equal settings train as stacks in one compiled call, because for a network of some thousand weights
+the Python code between learners takes as long as the training. Learners with a time budget, kept optimiser state or an
+overridden `train` are trained separately.
 """
 
 from __future__ import annotations
@@ -18,101 +15,101 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
-from itertools import accumulate
-from typing import Any, Self
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import Self
 
 from abaton.errors import AbatonError, SettingsError
-from abaton.learners.learner import Learner, Seat, Update
-from abaton.learners.process_pool import Job, Pool
-from abaton.models import dense_kernels
-from abaton.models.base import Trained, Way
-from abaton.models.dense_network import DenseNetwork
-from abaton.models.optimisers import Solver, rate
-from abaton.models.sampling import epoch_order
+from abaton.learners.learner import Learner, LearnerUpdate
+from abaton.learners.process_pool import LearnerPool, TrainingJob
+from abaton.models.base import ParallelMode, TrainingResult
 from abaton.training import TrainSettings
 
-_WORTH_A_THREAD = 4e7  # multiplications, about a millisecond: shorter jobs would only wait for Python's lock
-_WORTH_A_CALL = 4e6  # a tenth of it, for work that waits for nothing
-_STACKED = 1 << 24  # numbers: what is copied to lie together is bounded
+_MIN_THREAD_OPERATIONS = 4e7  # multiplications, about a millisecond: shorter jobs would only wait for the GIL
+_MIN_PARALLEL_OPERATIONS = 4e6  # a tenth of it, for work without the GIL
+_MAX_STACK_VALUES = 1 << 24  # limits the copies of a stack
 
 
-class CrewError(AbatonError):
-    """Some learners of a crew could not train; the others did.
+class ParallelTrainingError(AbatonError):
+    """Training failed for some learners; the others were trained.
 
     Attributes:
-        failures: what went wrong, by learner.
-        updates: the updates of all jobs in order; nothing in place of those that failed.
+        failures: Errors by learner.
+        updates: Updates of all jobs in order; None for failed jobs.
     """
 
-    def __init__(self, failures: Mapping[str, AbatonError], updates: Sequence[Update | None]) -> None:
+    def __init__(self, failures: Mapping[str, AbatonError], updates: Sequence[LearnerUpdate | None]) -> None:
         self.failures, self.updates = dict(failures), list(updates)
         first = next(iter(failures.values()))
         others = f" (and {len(failures) - 1} other learners)" if len(failures) > 1 else ""
         super().__init__(f"{first.what}{others}", where=first.where, remedy=first.remedy)
 
 
-class Crew:
-    """Trains several learners at once.
+class ParallelTrainer:
+    """Trainer of several learners at once.
 
     Args:
-        learners: who may be given a job, by name; processes see the examples they have at the first job.
-        workers: how many learners train at the same time; as many as there are cores if not given.
+        learners: Learners by name; processes use the examples at the time of the first job.
+        workers: Number of learners that train at the same time (default: the number of cores).
 
     >>> import numpy as np
-    >>> from abaton.codecs import parse
-    >>> from abaton.controller import TrainSettings
-    >>> from abaton.learners import Examples, logistic
-    >>> model, codec = logistic(features=2), parse("raw")
+    >>> from abaton.codecs import parse_codec
+    >>> from abaton.models import Examples, logistic
+    >>> model, codec = logistic(features=2), parse_codec("raw")
     >>> data = Examples(np.eye(2, dtype=np.float32), np.array([0, 1]))
     >>> learners = {name: Learner(name, model, data, codec, seed=1) for name in ("north", "south")}
-    >>> jobs = [Job(name, "task 1", 0, model.initial(0), TrainSettings(epochs=2)) for name in learners]
-    >>> with Crew(learners) as crew:
-    ...     [update.steps for update in crew.train(jobs)]
+    >>> jobs = [TrainingJob(name, "task 1", 0, model.initial(0), TrainSettings(epochs=2)) for name in learners]
+    >>> with ParallelTrainer(learners) as trainer:
+    ...     [update.steps for update in trainer.train(jobs)]
     [2, 2]
     """
 
     def __init__(self, learners: Mapping[str, Learner], *, workers: int | None = None) -> None:
-        self._workers = _cores() if workers is None else workers
+        self._workers = _core_count() if workers is None else workers
         if self._workers < 1:
-            raise SettingsError(f"workers is {workers}", where="crew", remedy="use at least 1")
+            raise SettingsError(f"workers is {workers}", where="parallel trainer", remedy="use at least 1")
         self._learners = learners
         self._threads: ThreadPoolExecutor | None = None
-        self._pool: Pool | None = None
+        self._pool: LearnerPool | None = None
 
-    def train(self, jobs: Sequence[Job]) -> list[Update]:
-        """The updates of all jobs, in order; if some fail the others are still done, and the error holds them."""
-        for name, given in Counter(job.learner for job in jobs).items():
-            self._check(name, given)
-        answers: dict[int, Update | AbatonError] = {}
-        ways: dict[Way, list[int]] = {"threads": [], "processes": [], "here": []}
+    def train(self, jobs: Sequence[TrainingJob]) -> list[LearnerUpdate]:
+        """Train all jobs in parallel and return their updates in order.
+
+        Raises:
+            ParallelTrainingError: Some jobs failed; the error has the updates of the others.
+        """
+        for name, job_count in Counter(job.learner for job in jobs).items():
+            self._check(name, job_count)
+        results: dict[int, LearnerUpdate | AbatonError] = {}
+        indices_by_mode: dict[ParallelMode, list[int]] = {"threads": [], "processes": [], "sequential": []}
         for i, job in enumerate(jobs):
-            ways[self.way(job.learner)].append(i)
-        self._train_in_processes(jobs, ways["processes"], answers)
-        self._train_in_threads(jobs, ways["threads"], answers)
-        for i in ways["here"]:
-            answers[i] = self._train_one(jobs[i])
-        failures = {jobs[i].learner: a for i, a in sorted(answers.items()) if isinstance(a, AbatonError)}
-        updates = [a if isinstance(a := answers[i], Update) else None for i in range(len(jobs))]
+            indices_by_mode[self.parallel_mode(job.learner)].append(i)
+        self._train_in_processes(jobs, indices_by_mode["processes"], results)
+        self._train_in_threads(jobs, indices_by_mode["threads"], results)
+        for i in indices_by_mode["sequential"]:
+            results[i] = self._train_one(jobs[i])
+        failures = {
+            jobs[i].learner: result
+            for i, result in sorted(results.items())
+            if isinstance(result, AbatonError)
+        }
+        updates = [
+            result if isinstance(result := results[i], LearnerUpdate) else None for i in range(len(jobs))
+        ]
         if failures:
-            raise CrewError(failures, updates)
+            raise ParallelTrainingError(failures, updates)
         return [update for update in updates if update is not None]
 
-    def way(self, learner: str) -> Way:
-        """How a learner is trained: in `threads`, in `processes`, or `here`, one after the other."""
-        one = self._learners[learner]
-        way = one.model.way(one.examples)
-        return "here" if way == "processes" and self._workers == 1 else way
+    def parallel_mode(self, learner: str) -> ParallelMode:
+        """Return the parallel mode in which the trainer trains a learner."""
+        instance = self._learners[learner]
+        mode = instance.model.parallel_mode(instance.examples)
+        return "sequential" if mode == "processes" and self._workers == 1 else mode
 
     def close(self) -> None:
-        """End the crew's threads and processes."""
+        """Stop the threads and processes of the parallel trainer."""
         if self._threads is not None:
             self._threads.shutdown()
         self._threads = None
-        self._end_processes()
+        self._stop_processes()
 
     def __enter__(self) -> Self:
         return self
@@ -120,214 +117,163 @@ class Crew:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _check(self, name: str, given: int) -> None:
+    def _check(self, name: str, job_count: int) -> None:
         if name not in self._learners:
             raise SettingsError(
-                f"there is no learner '{name}' in the crew", remedy="name one of its learners"
+                f"there is no learner '{name}'", where="parallel trainer", remedy="use one of its learners"
             )
-        if given > 1:
+        if job_count > 1:
             raise SettingsError(
-                f"learner '{name}' has {given} jobs at once", remedy="give it the next when one is done"
+                f"learner '{name}' has {job_count} jobs at once", remedy="submit one job per learner and call"
             )
         if not len(self._learners[name].examples):
             raise SettingsError(
                 f"learner '{name}' has no examples",
-                remedy="check the site's cohort with 'abaton site check', or leave the learner out",
+                remedy="check the site's cohort with 'abaton site check', or exclude the learner",
             )
 
-    def _train_one(self, job: Job) -> Update | AbatonError:
+    def _train_one(self, job: TrainingJob) -> LearnerUpdate | AbatonError:
         try:
             return self._learners[job.learner].train(job.task, job.version, job.start, job.settings)
         except AbatonError as error:
             return error
 
-    def _work(self, job: Job) -> float:
-        """About how many multiplications a job takes: forward once, backward twice."""
+    def _operations(self, job: TrainingJob) -> float:
+        """Return a parallel job's approximate multiplications: one forward pass, two for the backward pass."""
         learner, settings = self._learners[job.learner], self._settings(job)
         return 3.0 * learner.steps(settings) * settings.batch_size * learner.model.layout.size
 
-    def _settings(self, job: Job) -> TrainSettings:
-        return self._learners[job.learner].limited(job.settings)
+    def _settings(self, job: TrainingJob) -> TrainSettings:
+        return self._learners[job.learner].apply_limits(job.settings)
 
     def _train_in_threads(
-        self, jobs: Sequence[Job], chosen: Sequence[int], answers: dict[int, Update | AbatonError]
+        self,
+        jobs: Sequence[TrainingJob],
+        selected: Sequence[int],
+        results: dict[int, LearnerUpdate | AbatonError],
     ) -> None:
-        if not chosen:
+        if not selected:
             return
         from abaton.models.thread_limits import one_thread
 
         with one_thread:
-            left = self._train_stacked(jobs, chosen, answers)
-            self._train_beside(jobs, left, answers)
+            remaining = self._train_stacked(jobs, selected, results)
+            self._train_separately(jobs, remaining, results)
 
-    def _train_beside(
-        self, jobs: Sequence[Job], chosen: Sequence[int], answers: dict[int, Update | AbatonError]
+    def _train_separately(
+        self,
+        jobs: Sequence[TrainingJob],
+        selected: Sequence[int],
+        results: dict[int, LearnerUpdate | AbatonError],
     ) -> None:
-        """Train larger networks beside each other, each whole."""
-        waiting = iter(chosen)  # shared: whoever is free takes the next
+        """Train larger networks of several learners in parallel, one per thread."""
+        queue = iter(selected)  # shared by the threads
 
-        def work() -> None:
-            for i in waiting:
-                answers[i] = self._train_one(jobs[i])
+        def run_queue() -> None:
+            for i in queue:
+                results[i] = self._train_one(jobs[i])
 
-        worth = sum(self._work(jobs[i]) > _WORTH_A_THREAD for i in chosen)
-        self._divide([lambda: work] * max(1, min(self._workers, worth)))
+        large_jobs = sum(self._operations(jobs[i]) > _MIN_THREAD_OPERATIONS for i in selected)
+        self._run_parallel([lambda: run_queue] * max(1, min(self._workers, large_jobs)))
 
     def _train_stacked(
-        self, jobs: Sequence[Job], chosen: Sequence[int], answers: dict[int, Update | AbatonError]
+        self,
+        jobs: Sequence[TrainingJob],
+        selected: Sequence[int],
+        results: dict[int, LearnerUpdate | AbatonError],
     ) -> list[int]:
-        """Train small networks that are alike together, and return who is left."""
-        alike: dict[tuple[int, TrainSettings], list[int]] = {}
-        for i in chosen:
-            if self._work(jobs[i]) <= _WORTH_A_THREAD:
+        """Train small equal networks in stacks, in parallel threads; return the indices of the other jobs."""
+        groups: dict[tuple[int, TrainSettings], list[int]] = {}
+        for i in selected:
+            if self._operations(jobs[i]) <= _MIN_THREAD_OPERATIONS:
                 model = self._learners[jobs[i].learner].model
-                alike.setdefault((id(model), self._settings(jobs[i])), []).append(i)
-        for some in alike.values():
-            for stack in self._bounded({i: jobs[i] for i in some}):
-                answers |= self._train_together(stack)
-        return [i for i in chosen if i not in answers]
+                groups.setdefault((id(model), self._settings(jobs[i])), []).append(i)
+        for indices in groups.values():
+            for stack in self._split_stack({i: jobs[i] for i in indices}):
+                results |= self._train_stack(stack)
+        return [i for i in selected if i not in results]
 
-    def _bounded(self, jobs: Mapping[int, Job]) -> Iterator[dict[int, Job]]:
-        """Jobs in portions whose rows together are not too many to be copied."""
-        portion: dict[int, Job] = {}
-        numbers = 0
+    def _split_stack(self, jobs: Mapping[int, TrainingJob]) -> Iterator[dict[int, TrainingJob]]:
+        """Yield the parallel trainer's jobs in stacks whose examples have at most `_MAX_STACK_VALUES` values."""
+        stack: dict[int, TrainingJob] = {}
+        value_count = 0
         for i, job in jobs.items():
-            own = self._learners[job.learner].examples.x.size
-            if portion and numbers + own > _STACKED:
-                yield portion
-                portion, numbers = {}, 0
-            portion[i] = job
-            numbers += own
-        yield portion
+            values = self._learners[job.learner].examples.x.size
+            if stack and value_count + values > _MAX_STACK_VALUES:
+                yield stack
+                stack, value_count = {}, 0
+            stack[i] = job
+            value_count += values
+        yield stack
 
-    def _train_together(self, jobs: Mapping[int, Job]) -> dict[int, Update | AbatonError]:
-        """The answers of jobs that are alike; those without one are trained alone, and then say what is wrong."""
+    def _train_stack(self, jobs: Mapping[int, TrainingJob]) -> dict[int, LearnerUpdate | AbatonError]:
+        """Train a stack of parallel jobs; those without a result are trained separately, which raises their error."""
+        from abaton.learners import stacked_training
+
         first = next(iter(jobs.values()))
         network = getattr(self._learners[first.learner].model, "dense", None)
         if network is None or len(jobs) < 2:
             return {}
-        parts = self._workers if len(jobs) * self._work(first) > _WORTH_A_CALL else 1
+        threads = self._workers if len(jobs) * self._operations(first) > _MIN_PARALLEL_OPERATIONS else 1
         try:
-            asked = {i: self._learners[j.learner].seat(j.task, j.start, j.settings) for i, j in jobs.items()}
-            seats = {i: seat for i, seat in asked.items() if seat is not None}
-            if not seats:
+            slot_by_index = {
+                i: self._learners[job.learner].training_slot(job.task, job.start, job.settings)
+                for i, job in jobs.items()
+            }
+            slots = {i: slot for i, slot in slot_by_index.items() if slot is not None}
+            if not slots:
                 return {}
             settings = self._settings(first)
-            made = train_stacked(network, list(seats.values()), settings, parts, self._divide)
+            trained_models = stacked_training.train_stacked(
+                network, list(slots.values()), settings, threads, self._run_parallel
+            )
         except AbatonError:
             return {}
         return {
             i: self._send(jobs[i], trained)
-            for i, trained in zip(seats, made, strict=True)
+            for i, trained in zip(slots, trained_models, strict=True)
             if trained is not None
         }
 
-    def _send(self, job: Job, trained: Trained) -> Update | AbatonError:
+    def _send(self, job: TrainingJob, trained: TrainingResult) -> LearnerUpdate | AbatonError:
         try:
             return self._learners[job.learner].send(job.task, job.version, job.start, trained)
         except AbatonError as error:
             return error
 
-    def _divide(self, work: Sequence[Callable[[], Callable[[], None]]]) -> None:
-        """Do pieces of work at the same time: each begins while the next is made ready, and the last is done here."""
-        if len(work) > 1 and self._threads is None:
-            self._threads = ThreadPoolExecutor(self._workers - 1, "abaton-crew")
-        busy = [self._threads.submit(ready()) for ready in work[:-1]] if self._threads else []
-        work[-1]()()
-        for piece in busy:
-            piece.result()
+    def _run_parallel(self, jobs: Sequence[Callable[[], Callable[[], None]]]) -> None:
+        """Run prepared jobs in parallel: each starts while the next is prepared, and the last runs in this thread."""
+        if len(jobs) > 1 and self._threads is None:
+            self._threads = ThreadPoolExecutor(self._workers - 1, "abaton-trainer")
+        futures = [self._threads.submit(prepare()) for prepare in jobs[:-1]] if self._threads else []
+        jobs[-1]()()
+        for future in futures:
+            future.result()
 
     def _train_in_processes(
-        self, jobs: Sequence[Job], chosen: Sequence[int], answers: dict[int, Update | AbatonError]
+        self,
+        jobs: Sequence[TrainingJob],
+        selected: Sequence[int],
+        results: dict[int, LearnerUpdate | AbatonError],
     ) -> None:
-        if not chosen:
+        if not selected:
             return
-        if self._pool is not None and not all(jobs[i].learner in self._pool.known for i in chosen):
-            self._end_processes()  # someone has joined since they were made
+        if self._pool is not None and not all(jobs[i].learner in self._pool.known for i in selected):
+            self._stop_processes()  # a learner joined after the fork
         if self._pool is None:
-            self._pool = Pool(self._learners, workers=self._workers)
+            self._pool = LearnerPool(self._learners, workers=self._workers)
         try:
-            done = self._pool.train([jobs[i] for i in chosen])
+            updates = self._pool.train([jobs[i] for i in selected])
         except BaseException:
-            self._end_processes()  # answers that nobody waits for go with them
+            self._stop_processes()  # their pending results would be taken for later jobs
             raise
-        answers.update(zip(chosen, done, strict=True))
+        results.update(zip(selected, updates, strict=True))
 
-    def _end_processes(self) -> None:
+    def _stop_processes(self) -> None:
         if self._pool is not None:
             self._pool.close()
         self._pool = None
 
 
-def _cores() -> int:
+def _core_count() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-Array = NDArray[Any]
-Divide = Callable[[Sequence[Callable[[], Callable[[], None]]]], None]
-"""Makes pieces of work ready one after the other, does each while the next is made ready, and waits for all."""
-
-
-def train_stacked(
-    network: DenseNetwork, seats: Sequence[Seat], settings: TrainSettings, parts: int, divide: Divide
-) -> list[Trained | None]:
-    """Train several learners, each from its own start; nothing for one whose labels are not the model's classes.
-
-    Args:
-        network: the network that all of them have.
-        seats: who is trained.
-        settings: how, the same for all.
-        parts: among how many threads the work is divided.
-        divide: what runs them.
-    """
-    size = -(-len(seats) // parts)
-    stacks = [_Stack(network, seats[i : i + size], settings) for i in range(0, len(seats), size)]
-    for number in range(settings.epochs):
-        divide([partial(stack.prepared, number) for stack in stacks])
-    return [trained for stack in stacks for trained in stack.trained()]
-
-
-class _Stack:
-    """Some learners whose models and rows lie one after the other."""
-
-    def __init__(self, network: DenseNetwork, seats: Sequence[Seat], settings: TrainSettings) -> None:
-        self.network, self.seats, self.settings = network, seats, settings
-        self.solver = Solver.begin(settings, seats[0].start, None)
-        self.models = np.empty((len(seats), self.solver.anchor.size), np.float32)
-        for model, seat in zip(self.models, seats, strict=True):
-            model[:] = seat.start
-            seat.chance.bit_generator.random_raw()  # one number is drawn first in training alone, too
-        self.anchors = self.models.copy() if settings.proximal else self.models
-        self.first, self.second = (
-            np.zeros((len(seats), each.size), np.float32) for each in (self.solver.first, self.solver.second)
-        )
-        self.counts = [len(seat.examples) for seat in seats]
-        self.places = np.array([0, *accumulate(self.counts)])
-        total = int(self.places[-1])
-        self.rows = np.empty((total, network.layers[0, dense_kernels.INPUTS]), np.float32)
-        self.targets = np.empty(total)
-        self.losses = np.zeros(len(seats))
-        self.order = np.arange(total)
-        self.steps = [-(-count // settings.batch_size) for count in self.counts]
-
-    def prepared(self, number: int) -> Callable[[], None]:
-        """Everything of an epoch that needs Python; what is left to do does not."""
-        begin = 0
-        for seat, count in zip(self.seats, self.counts, strict=True):
-            data, mine = seat.examples, slice(begin, begin := begin + count)
-            order = epoch_order(data.y, self.settings.window, seat.chance)
-            self.network.rows(data.x).take(order, 0, self.rows[mine], "clip")
-            self.targets[mine] = data.y[order]
-        s, done, eta = self.settings, number * np.array(self.steps), rate(self.settings, number)
-        return lambda: dense_kernels.epochs(
-            self.network.layers, self.models, self.rows, self.targets, self.order, self.places,
-            self.network.labels, s.batch_size, self.anchors, self.first, self.second, self.solver.kind, done, eta,
-            s.momentum, s.proximal, s.clip, self.losses, dense_kernels.NOTHING,
-        )  # fmt: skip
-
-    def trained(self) -> Iterator[Trained | None]:
-        """The results, learner by learner."""
-        each = zip(self.models, self.steps, self.losses.tolist(), self.counts, strict=True)
-        for model, steps, loss, count in each:
-            wrong = loss == dense_kernels.WRONG_LABEL
-            yield None if wrong else Trained(model, self.settings.epochs * steps, loss / count)

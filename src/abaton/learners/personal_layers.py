@@ -1,9 +1,9 @@
-"""Personal layers: named tensors that are trained at each site and never leave it.
+"""Personal layers: tensors that are trained at each site and never sent.
 
-The rest of Abaton sees only the shared part: its layout, payloads and community model have no place for anything else,
-so a personal value cannot be sent by mistake. A site's own values stay with what the learner keeps from task to task.
-An evaluator scores another learner's shared part together with its own site's personal layers: that is how the site
-would use it. Where no site is known, as for a score of the community model on pooled data, the initial values stand in.
+Other packages see the shared part only: its layout, payloads and community model do not contain personal tensors,
+so a personal value cannot be sent by mistake. A site's personal values are part of the learner's local state.
+An evaluator scores another learner's shared part together with its own site's personal layers, as the site
+would use it. Without a site, for example on pooled data, the initial personal values are used.
 """
 
 from __future__ import annotations
@@ -15,99 +15,104 @@ from fnmatch import fnmatchcase
 import numpy as np
 
 from abaton.errors import SettingsError
-from abaton.kernels import Layout, Vector
-from abaton.metrics.predictions import Score
-from abaton.models.base import Examples, Lesson, Model, Trained, Way
+from abaton.layout import Layout, Vector
+from abaton.metrics.predictions import ModelScore
+from abaton.models.base import Examples, Model, ParallelMode, TrainingPlan, TrainingResult
 from abaton.training import TrainSettings
 
-_OWN = "personal/"
+_PREFIX = "personal/"
 
 
-class Personal(Model):
-    """A model of which some tensors stay at each site.
+class PersonalLayersModel(Model):
+    """Model with personal tensors, which stay at each site.
 
     Args:
-        model: the whole model.
-        tensors: names of the personal tensors, as patterns: `head.*`, `*.bias`.
-        seed: decides the values that each site's personal tensors begin with.
+        model: The full model.
+        tensors: Patterns of the names of personal tensors: `head.*`, `*.bias`.
+        seed: Seed of the initial personal values.
 
-    >>> from abaton.learners import mlp
-    >>> model = Personal(mlp(features=3, hidden=(4,)), ["2.*"])
+    >>> from abaton.models import mlp
+    >>> model = PersonalLayersModel(mlp(features=3, hidden=(4,)), ["2.*"])
     >>> [tensor.name for tensor in model.layout], [tensor.name for tensor in model.personal]
     (['0.weight', '0.bias'], ['2.weight', '2.bias'])
     """
 
     def __init__(self, model: Model, tensors: Sequence[str], seed: int = 0) -> None:
         self.model, self.patterns = model, tuple(tensors)
-        whole = model.layout
-        self.personal = tuple(t for t in whole if any(fnmatchcase(t.name, p) for p in self.patterns))
-        self._check(whole)
-        self.layout = Layout(t for t in whole if t not in self.personal)
-        shared = np.ones(whole.size, dtype=bool)
+        full_layout = model.layout
+        self.personal = tuple(t for t in full_layout if any(fnmatchcase(t.name, p) for p in self.patterns))
+        self._check_patterns(full_layout)
+        self.layout = Layout(t for t in full_layout if t not in self.personal)
+        is_shared = np.ones(full_layout.size, dtype=bool)
         for tensor in self.personal:
-            shared[whole.slice(tensor.name)] = False
-        self._shared = np.flatnonzero(shared)
-        self._fresh = model.initial(seed)
+            is_shared[full_layout.slice(tensor.name)] = False
+        self._shared = np.flatnonzero(is_shared)
+        self._initial = model.initial(seed)
 
     @property
-    def remembers(self) -> bool:
-        """A site keeps its personal layers."""
+    def is_stateful(self) -> bool:
+        """True, because a site stores its personal layers."""
         return True
 
     def initial(self, seed: int) -> Vector:
-        """The shared part before any training."""
-        return self._part(self.model.initial(seed))
+        """Return the initial shared parameters of a model with personal layers."""
+        return self._shared_part(self.model.initial(seed))
 
-    def way(self, data: Examples) -> Way:
-        """As the whole model."""
-        return self.model.way(data)
+    def parallel_mode(self, data: Examples) -> ParallelMode:
+        """Return the parallel mode of the full model that contains the personal layers."""
+        return self.model.parallel_mode(data)
 
     def steps(self, examples: int, settings: TrainSettings) -> int:
-        """As the whole model."""
+        """Return the number of batches of the full model that contains the personal layers."""
         return self.model.steps(examples, settings)
 
-    def epochs(self, vector: Vector, data: Examples, lesson: Lesson) -> Iterator[Trained]:
-        """Train epoch by epoch; what comes out is the shared part, and the site's own layers to be kept."""
-        whole, inner = self._join(vector, lesson.local), replace(lesson, local=_others(lesson.local))
-        for trained in self.model.epochs(whole, data, inner):
-            own = {
-                _OWN + t.name: self.model.layout.view(trained.vector, t.name).copy() for t in self.personal
+    def epochs(self, vector: Vector, data: Examples, plan: TrainingPlan) -> Iterator[TrainingResult]:
+        """Train epoch by epoch and yield the shared part, with the personal layers as local state."""
+        full_model, inner_plan = (
+            self._join(vector, plan.local),
+            replace(plan, local=_without_personal(plan.local)),
+        )
+        for trained in self.model.epochs(full_model, data, inner_plan):
+            personal = {
+                _PREFIX + t.name: self.model.layout.view(trained.vector, t.name).copy() for t in self.personal
             }
-            yield Trained(self._part(trained.vector), trained.steps, trained.loss, {**trained.local, **own})
+            yield TrainingResult(
+                self._shared_part(trained.vector), trained.steps, trained.loss, {**trained.local, **personal}
+            )
 
-    def score(self, vector: Vector, data: Examples, local: Mapping[str, Vector] | None = None) -> Score:
-        """Predict with the shared part and the site's own layers."""
-        return self.model.score(self._join(vector, local), data, _others(local))
+    def score(self, vector: Vector, data: Examples, local: Mapping[str, Vector] | None = None) -> ModelScore:
+        """Score the shared part together with the site's personal layers."""
+        return self.model.score(self._join(vector, local), data, _without_personal(local))
 
     def _join(self, shared: Vector, local: Mapping[str, Vector] | None) -> Vector:
-        whole = self._fresh.copy()
-        whole[self._shared] = self.layout.check(shared, whose="the shared part of the model")
+        full_model = self._initial.copy()
+        full_model[self._shared] = self.layout.check(shared, label="the shared part of the model")
         for tensor in self.personal:
-            if local and _OWN + tensor.name in local:
-                self.model.layout.view(whole, tensor.name)[...] = local[_OWN + tensor.name]
-        return whole
+            if local and _PREFIX + tensor.name in local:
+                self.model.layout.view(full_model, tensor.name)[...] = local[_PREFIX + tensor.name]
+        return full_model
 
-    def _part(self, whole: Vector) -> Vector:
-        shared: Vector = whole[self._shared]
+    def _shared_part(self, full_model: Vector) -> Vector:
+        shared: Vector = full_model[self._shared]
         return shared
 
-    def _check(self, whole: Layout) -> None:
-        names = ", ".join(t.name for t in list(whole)[:8])
+    def _check_patterns(self, full_layout: Layout) -> None:
+        names = ", ".join(t.name for t in list(full_layout)[:8])
         for pattern in self.patterns:
-            if not any(fnmatchcase(t.name, pattern) for t in whole):
+            if not any(fnmatchcase(t.name, pattern) for t in full_layout):
                 raise SettingsError(
-                    f"no tensor of the model fits '{pattern}'",
+                    f"no tensor of the model matches '{pattern}'",
                     where="personal layers",
-                    remedy=f"it has {names}",
+                    remedy=f"use names of its tensors: {names}",
                 )
-        if not self.personal or len(self.personal) == len(whole):
-            which = "every tensor" if self.personal else "no tensor"
+        if not self.personal or len(self.personal) == len(full_layout):
+            extent = "every tensor" if self.personal else "no tensor"
             raise SettingsError(
-                f"{which} of the model is personal",
+                f"{extent} of the model is personal",
                 where="personal layers",
-                remedy="name some of its tensors, and leave some to share",
+                remedy="name some of its tensors, not all",
             )
 
 
-def _others(local: Mapping[str, Vector] | None) -> dict[str, Vector]:
-    return {name: values for name, values in (local or {}).items() if not name.startswith(_OWN)}
+def _without_personal(local: Mapping[str, Vector] | None) -> dict[str, Vector]:
+    return {name: values for name, values in (local or {}).items() if not name.startswith(_PREFIX)}

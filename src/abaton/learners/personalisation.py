@@ -1,7 +1,7 @@
-"""A community model made a site's own: recalibrated, trained further, or mixed with what the site's own rows say.
+"""Personal models of a site: the community model recalibrated, fine-tuned, or interpolated with a fine-tuned model.
 
-Nothing of it leaves the site. The mixture's weight is the mean of all weights, each counted by how likely it makes the
-validation subjects' outcomes: with few of them it stays near the middle, where neither model can do much harm.
+Personal models do not leave the site. The interpolation weight is the mean over all weights by validation likelihood,
+because the best of several weights is unstable with few validation subjects; it is then close to 0.5.
 """
 
 from __future__ import annotations
@@ -14,148 +14,178 @@ import numpy as np
 from numpy.typing import NDArray
 
 from abaton.errors import SettingsError
-from abaton.kernels import Vector
+from abaton.layout import Vector
 from abaton.models.base import Examples, Model, train_model
 from abaton.training import TrainSettings
 
 Floats = NDArray[np.float64]
 
 RECALIBRATE, FINE_TUNE, INTERPOLATE = "recalibrate", "fine-tune", "interpolate"
-WAYS = (RECALIBRATE, FINE_TUNE, INTERPOLATE)
+METHODS = (RECALIBRATE, FINE_TUNE, INTERPOLATE)
 
 _GRID = np.linspace(0.0, 1.0, 21)
-_SAFE = 1e-6
+_MIN_PROBABILITY = 1e-6
 _NEWTON_STEPS, _SLOPE_PRIOR = 25, 0.5
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class OwnModel:
-    """What a site makes of a community model.
+class PersonalModel:
+    """Community model adapted by a site.
 
     Attributes:
-        way: How it was made.
+        method: Method of personalisation.
         community: The community model.
-        tuned: The same, trained further on the site's rows; none if it was only recalibrated.
-        weight: How much the tuned one counts, from 0 to 1.
-        line: Intercept and slope by which what it says is corrected, on the scale of log odds or of values.
+        fine_tuned: The community model fine-tuned on the site's rows; None if it was only recalibrated.
+        weight: Weight of the fine-tuned model, from 0 to 1.
+        calibration: Intercept and slope of the recalibration, on the scale of log odds or of values.
     """
 
-    way: str
+    method: str
     community: Vector
-    tuned: Vector | None = None
+    fine_tuned: Vector | None = None
     weight: float = 0.0
-    line: tuple[float, float] = (0.0, 1.0)
+    calibration: tuple[float, float] = (0.0, 1.0)
 
-    def predict(self, model: Model, x: NDArray[Any], *, classes: bool) -> Floats:
-        """Chances of the second of two classes, or values."""
-        said = _said(model, self.community, x, classes=classes)
-        if self.tuned is not None:
-            said = self.weight * _said(model, self.tuned, x, classes=classes) + (1 - self.weight) * said
-        said = self.line[0] + self.line[1] * said
-        return _chances(said) if classes else said
+    def predict(self, model: Model, x: NDArray[Any], *, is_classification: bool) -> Floats:
+        """Predict with a site's personal model: probabilities of the second of two classes, or values."""
+        predictor = _linear_predictor(model, self.community, x, is_classification=is_classification)
+        if self.fine_tuned is not None:
+            predictor = (
+                self.weight
+                * _linear_predictor(model, self.fine_tuned, x, is_classification=is_classification)
+                + (1 - self.weight) * predictor
+            )
+        predictor = self.calibration[0] + self.calibration[1] * predictor
+        return _sigmoid(predictor) if is_classification else predictor
 
-    def chosen(self) -> dict[str, float]:
-        """What was chosen on the site's validation subjects, as plain values."""
-        if self.way == INTERPOLATE:
+    def selected(self) -> dict[str, float]:
+        """Return the personalisation parameters that were selected on the site's validation subjects."""
+        if self.method == INTERPOLATE:
             return {"weight": self.weight}
-        return {"intercept": self.line[0], "slope": self.line[1]} if self.way == RECALIBRATE else {}
+        return (
+            {"intercept": self.calibration[0], "slope": self.calibration[1]}
+            if self.method == RECALIBRATE
+            else {}
+        )
 
 
-def make_own(
-    way: str,
+def personalise_model(
+    method: str,
     model: Model,
     community: Vector,
     rows: Mapping[str, Examples],
     settings: TrainSettings,
     *,
-    classes: bool,
+    is_classification: bool,
     seed: int,
-) -> OwnModel:
-    """Make a community model a site's own.
+) -> PersonalModel:
+    """Return a personal model of a site by a personalisation method.
 
     Args:
-        way: One of :data:`WAYS`.
-        model: What was trained.
+        method: One of :data:`METHODS`.
+        model: The model.
         community: The community model.
-        rows: The site's rows: `train`, and `validation`, which the community model has not seen.
-        settings: How it is trained further.
-        classes: Whether one of two classes is foretold, or a value.
-        seed: Decides the order of the rows.
+        rows: The site's rows: `train`, and `validation`, on which the community model was not trained.
+        settings: Settings of fine-tuning.
+        is_classification: Whether the outcome is one of two classes; a value otherwise.
+        seed: Seed of the order of rows.
     """
-    train, held = rows["train"], rows["validation"]
-    everything = Examples(np.concatenate([train.x, held.x]), np.concatenate([train.y, held.y]))
-    plain = replace(settings, adaptive=None, budget=0.0, steps=0, proximal=0.0)
+    train, validation = rows["train"], rows["validation"]
+    all_rows = Examples(np.concatenate([train.x, validation.x]), np.concatenate([train.y, validation.y]))
+    fine_tuning = replace(settings, update_thresholds=None, time_budget_seconds=0.0, steps=0, proximal_mu=0.0)
 
-    def tuned(data: Examples) -> Vector:
-        return train_model(model, community, data, plain, np.random.default_rng(seed)).vector
+    def fine_tune(data: Examples) -> Vector:
+        return train_model(model, community, data, fine_tuning, np.random.default_rng(seed)).vector
 
-    match way:
+    match method:
         case "recalibrate":
-            return OwnModel(
-                way,
+            return PersonalModel(
+                method,
                 community,
-                line=_line(_said(model, community, held.x, classes=classes), held.y, classes=classes),
+                calibration=_fit_calibration(
+                    _linear_predictor(model, community, validation.x, is_classification=is_classification),
+                    validation.y,
+                    is_classification=is_classification,
+                ),
             )
         case "fine-tune":
-            return OwnModel(way, community, tuned(everything), 1.0)
+            return PersonalModel(method, community, fine_tune(all_rows), 1.0)
         case "interpolate":
-            inner, outer = (_said(model, each, held.x, classes=classes) for each in (tuned(train), community))
-            return OwnModel(
-                way, community, tuned(everything), mixture_weight(inner, outer, held.y, classes=classes)
+            local_predictor, community_predictor = (
+                _linear_predictor(model, vector, validation.x, is_classification=is_classification)
+                for vector in (fine_tune(train), community)
             )
-    raise SettingsError(f"there is no way '{way}'", where="personalise", remedy=f"choose {', '.join(WAYS)}")
+            return PersonalModel(
+                method,
+                community,
+                fine_tune(all_rows),
+                interpolation_weight(
+                    local_predictor, community_predictor, validation.y, is_classification=is_classification
+                ),
+            )
+    raise SettingsError(
+        f"there is no personalisation '{method}'",
+        where="personalise",
+        remedy=f"choose from {', '.join(METHODS)}",
+    )
 
 
-def mixture_weight(first: Floats, second: Floats, y: NDArray[Any], *, classes: bool) -> float:
-    """How much the first of two models should count, given what both say of subjects that neither has seen.
+def interpolation_weight(first: Floats, second: Floats, y: NDArray[Any], *, is_classification: bool) -> float:
+    """Return the first model's weight in personalisation by interpolation, from predictions for held-out subjects.
 
-    >>> ill = np.array([0, 1] * 200)
-    >>> good, bad = np.where(ill, 2.0, -2.0), np.zeros(400)
-    >>> mixture_weight(good, bad, ill, classes=True) > 0.9, mixture_weight(bad, bad, ill, classes=True)
-    (True, 0.5)
+    >>> y = np.array([0, 1] * 200)
+    >>> good, bad = np.where(y, 2.0, -2.0), np.zeros(400)
+    >>> interpolation_weight(good, bad, y, is_classification=True) > 0.9
+    True
+    >>> interpolation_weight(bad, bad, y, is_classification=True)
+    0.5
     """
-    mixed = _GRID[:, None] * first + (1 - _GRID[:, None]) * second
-    if classes:
-        likely = -np.logaddexp(0.0, np.where(y == 1, -mixed, mixed)).sum(axis=1)
+    interpolated = _GRID[:, None] * first + (1 - _GRID[:, None]) * second
+    if is_classification:
+        log_likelihood = -np.logaddexp(0.0, np.where(y == 1, -interpolated, interpolated)).sum(axis=1)
     else:
-        wrong = ((mixed - y) ** 2).mean(axis=1)
-        likely = -len(y) / 2 * np.log(np.maximum(wrong, 1e-12))
-    share = np.exp(likely - likely.max())
-    return float((share * _GRID).sum() / share.sum())
+        squared_error = ((interpolated - y) ** 2).mean(axis=1)
+        log_likelihood = -len(y) / 2 * np.log(np.maximum(squared_error, 1e-12))
+    likelihood = np.exp(log_likelihood - log_likelihood.max())
+    return float((likelihood * _GRID).sum() / likelihood.sum())
 
 
-def _said(model: Model, vector: Vector, x: NDArray[Any], *, classes: bool) -> Floats:
-    """What a model says on the scale on which models are mixed: log odds of the second class, or values."""
-    labels = np.zeros(len(x), np.int64 if classes else np.float32)
-    told = model.score(vector, Examples(x, labels)).predictions
-    if not classes:
-        return np.asarray(told, np.float64).reshape(-1)
-    chances = np.clip(np.asarray(told[:, 1], np.float64), _SAFE, 1 - _SAFE)
-    return np.asarray(np.log(chances / (1 - chances)))
+def _linear_predictor(model: Model, vector: Vector, x: NDArray[Any], *, is_classification: bool) -> Floats:
+    """Return predictions on the scale of personalisation by interpolation: log odds of the second class, or values."""
+    labels = np.zeros(len(x), np.int64 if is_classification else np.float32)
+    predictions = model.score(vector, Examples(x, labels)).predictions
+    if not is_classification:
+        return np.asarray(predictions, np.float64).reshape(-1)
+    probabilities = np.clip(np.asarray(predictions[:, 1], np.float64), _MIN_PROBABILITY, 1 - _MIN_PROBABILITY)
+    return np.asarray(np.log(probabilities / (1 - probabilities)))
 
 
-def _line(said: Floats, y: NDArray[Any], *, classes: bool) -> tuple[float, float]:
-    """Intercept and slope that fit best, held near 0 and 1 where few subjects say otherwise."""
-    if classes:
-        return _held_line(said, np.asarray(y, np.float64))
-    spread = float(((said - said.mean()) ** 2).sum())
-    if len(y) < 3 or not spread:
+def _fit_calibration(predictor: Floats, y: NDArray[Any], *, is_classification: bool) -> tuple[float, float]:
+    """Return intercept and slope of personalisation by calibration, shrunk to 0 and 1 with few subjects."""
+    if is_classification:
+        return _fit_logistic_calibration(predictor, np.asarray(y, np.float64))
+    squared_sum = float(((predictor - predictor.mean()) ** 2).sum())
+    if len(y) < 3 or not squared_sum:
         return 0.0, 1.0
-    slope = float(((said - said.mean()) * (y - np.mean(y))).sum()) / spread
-    return float(np.mean(y) - slope * said.mean()), slope
+    slope = float(((predictor - predictor.mean()) * (y - np.mean(y))).sum()) / squared_sum
+    return float(np.mean(y) - slope * predictor.mean()), slope
 
 
-def _held_line(said: Floats, ill: Floats) -> tuple[float, float]:
-    """A logistic regression of the outcome on log odds, by Newton's steps, with a normal prior around no change."""
-    sides = np.stack([np.ones_like(said), said])
-    fit, before, tight = np.array([0.0, 1.0]), np.array([0.0, 1.0]), np.diag([1.0, 1.0 / _SLOPE_PRIOR**2])
+def _fit_logistic_calibration(predictor: Floats, outcomes: Floats) -> tuple[float, float]:
+    """Fit personalisation by logistic calibration with Newton's method, and a normal prior at (0, 1)."""
+    design = np.stack([np.ones_like(predictor), predictor])
+    coefficients, prior_mean, prior_precision = (
+        np.array([0.0, 1.0]),
+        np.array([0.0, 1.0]),
+        np.diag([1.0, 1.0 / _SLOPE_PRIOR**2]),
+    )
     for _ in range(_NEWTON_STEPS):
-        chance = _chances(fit @ sides)
-        pull = sides @ (ill - chance) - tight @ (fit - before)
-        bend = (sides * (chance * (1 - chance))) @ sides.T + tight
-        fit = fit + np.clip(np.linalg.solve(bend, pull), -1, 1)
-    return float(fit[0]), float(max(fit[1], 0.0))
+        probabilities = _sigmoid(coefficients @ design)
+        gradient = design @ (outcomes - probabilities) - prior_precision @ (coefficients - prior_mean)
+        hessian = (design * (probabilities * (1 - probabilities))) @ design.T + prior_precision
+        coefficients = coefficients + np.clip(np.linalg.solve(hessian, gradient), -1, 1)
+    return float(coefficients[0]), float(max(coefficients[1], 0.0))
 
 
-def _chances(log_odds: Floats) -> Floats:
+def _sigmoid(log_odds: Floats) -> Floats:
     return np.asarray(1 / (1 + np.exp(-np.clip(log_odds, -30, 30))))

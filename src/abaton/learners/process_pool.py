@@ -1,8 +1,9 @@
-"""Learners in processes with one thread each, for models whose training cannot share a process.
+"""Learners in single-threaded worker processes, for models that cannot train in threads.
 
-Processes are forked when the first job comes, so they see every learner's model and examples without a copy. A job's
-model, what a learner keeps and its payload go through memory shared with that worker; a few counts go through a pipe as
-JSON. What a learner keeps comes back with its update: nothing stays in a worker, and any worker may take any job.
+Workers are forked at the first job, so that model factories (often closures) and examples need neither pickle nor a
+copy. Models, local state and payloads are passed in shared memory, counts as JSON through a pipe. Local state returns
+with the update; a worker keeps no state, so any worker can run any job. Exception texts are not forwarded because they
+may contain data.
 """
 
 from __future__ import annotations
@@ -22,19 +23,19 @@ from typing import Any
 import numpy as np
 
 from abaton.errors import AbatonError, SettingsError
-from abaton.kernels import Vector
-from abaton.learners.learner import Learner, Update
-from abaton.training import TrainSettings, settings_from
+from abaton.layout import Vector
+from abaton.learners.learner import Learner, LearnerUpdate
+from abaton.training import TrainSettings, train_settings_from_row
 
-Place = tuple[str, Sequence[int]]
+ArrayHeader = tuple[str, Sequence[int]]
 
-_SPARE = 64 * 2**20
-_VECTORS = 16  # as many model-sized vectors fit each way; memory that is never written is never taken
+_SPARE_BYTES = 64 * 2**20
+_MODEL_VECTORS = 16  # model-sized vectors per direction; memory that is not written is not allocated
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Job:
-    """A task for one learner: train from a version of the community model."""
+class TrainingJob:
+    """Training task of one learner, which starts from a version of the community model."""
 
     learner: str
     task: str
@@ -44,96 +45,104 @@ class Job:
 
 
 class LearnerError(AbatonError):
-    """A learner could not be trained."""
+    """Training of a learner failed."""
 
 
-class Desk:
-    """Memory shared by this process and a worker: one half for what is asked, one for what is answered.
+class SharedArrays:
+    """Arrays in memory shared with a worker: the first half for requests, the second for replies.
 
-    >>> desk = Desk(1000)
-    >>> places = desk.put(0, {"start": np.float32([1, 2])})
-    >>> desk.take(0, places)["start"].tolist()
+    >>> shared = SharedArrays(1000)
+    >>> headers = shared.write(0, {"start": np.float32([1, 2])})
+    >>> shared.get(0, headers)["start"].tolist()
     [1.0, 2.0]
     """
 
-    def __init__(self, half: int) -> None:
-        self._half = half
-        self._memory = mmap.mmap(-1, 2 * half)
+    def __init__(self, half_bytes: int) -> None:
+        self._half_bytes = half_bytes
+        self._memory = mmap.mmap(-1, 2 * half_bytes)
 
-    def put(self, side: int, arrays: Mapping[str, Vector]) -> list[Place]:
-        """Lay arrays one after the other; their names and shapes."""
-        end = side * self._half
-        if sum(4 * a.size for a in arrays.values()) > self._half:
-            raise LearnerError("a learner keeps more than fits", where="crew", remedy="use workers=1")
+    def write(self, half_index: int, arrays: Mapping[str, Vector]) -> list[ArrayHeader]:
+        """Write arrays to memory shared with a pool process; return their names and shapes."""
+        end = half_index * self._half_bytes
+        if sum(4 * a.size for a in arrays.values()) > self._half_bytes:
+            raise LearnerError(
+                "a learner's arrays exceed the shared memory",
+                where="parallel trainer",
+                remedy="use workers=1",
+            )
         for array in arrays.values():
             self._view(end, array.shape)[...] = array
             end += 4 * array.size
         return [(name, array.shape) for name, array in arrays.items()]
 
-    def take(self, side: int, places: Sequence[Place]) -> dict[str, Vector]:
-        """The arrays that lie there, as views of the shared memory."""
-        arrays, end = {}, side * self._half
-        for name, shape in places:
+    def get(self, half_index: int, headers: Sequence[ArrayHeader]) -> dict[str, Vector]:
+        """Return arrays as views of the memory shared with a pool process."""
+        arrays, end = {}, half_index * self._half_bytes
+        for name, shape in headers:
             arrays[name] = self._view(end, shape)
             end += 4 * arrays[name].size
         return arrays
 
-    def _view(self, at: int, shape: Sequence[int]) -> Vector:
-        return np.frombuffer(self._memory, np.float32, math.prod(shape), at).reshape(shape)
+    def _view(self, offset: int, shape: Sequence[int]) -> Vector:
+        return np.frombuffer(self._memory, np.float32, math.prod(shape), offset).reshape(shape)
 
 
-class Worker:
-    """One process that trains one learner at a time."""
+class PoolWorker:
+    """Worker process that trains one learner at a time."""
 
     def __init__(self, learners: Mapping[str, Learner]) -> None:
         largest = max(learner.model.layout.size for learner in learners.values())
-        self._desk = Desk(-(-(_VECTORS * 4 * largest + _SPARE) // mmap.PAGESIZE) * mmap.PAGESIZE)
+        self._shared = SharedArrays(
+            -(-(_MODEL_VECTORS * 4 * largest + _SPARE_BYTES) // mmap.PAGESIZE) * mmap.PAGESIZE
+        )
         fork = multiprocessing.get_context("fork")
-        self.pipe, theirs = fork.Pipe()
-        self.process = fork.Process(target=_work, args=(learners, self._desk, theirs, self.pipe), daemon=True)
+        self.pipe, worker_pipe = fork.Pipe()
+        self.process = fork.Process(
+            target=_run_worker, args=(learners, self._shared, worker_pipe, self.pipe), daemon=True
+        )
         with warnings.catch_warnings():
-            # Newer Pythons warn of forks beside threads; the child calls nothing that such threads could hold.
+            # Newer Pythons warn about forks with threads; the child uses no locks of other threads.
             warnings.simplefilter("ignore", DeprecationWarning)
             self.process.start()
-        theirs.close()
+        worker_pipe.close()
 
-    def ask(self, job: Job, kept: Mapping[str, Vector]) -> None:
-        """Hand over a job and what its learner keeps."""
-        places = self._desk.put(0, {"": job.start, **kept})
+    def submit(self, job: TrainingJob, local_state: Mapping[str, Vector]) -> None:
+        """Send a job and its learner's local state to a worker of the process pool."""
+        headers = self._shared.write(0, {"": job.start, **local_state})
         message = {
             "learner": job.learner,
             "task": job.task,
             "version": job.version,
             "settings": asdict(job.settings),
-            "places": places,
+            "arrays": headers,
         }
-        with suppress(ConnectionError):  # a worker that has died is noticed when its answer is taken
+        with suppress(ConnectionError):  # a dead worker is detected when its reply is received
             self.pipe.send_bytes(json.dumps(message).encode())
 
-    def answer(self, learner: Learner) -> Update | AbatonError:
-        """Take the answer, and let the learner keep what it keeps."""
+    def receive(self, learner: Learner) -> LearnerUpdate | AbatonError:
+        """Return the reply of a worker of the process pool, and restore the learner's local state."""
         try:
-            head = json.loads(self.pipe.recv_bytes())
-            if "error" in head:
-                what, where, remedy = head["error"]
+            reply = json.loads(self.pipe.recv_bytes())
+            if "error" in reply:
+                what, where, remedy = reply["error"]
                 return LearnerError(what, where=where, remedy=remedy)
         except (EOFError, ConnectionError):
             self.process.join()
             return LearnerError(
-                f"the process that trained learner '{learner.name}' ended",
+                f"the process of learner '{learner.name}' exited",
                 where=f"exit code {self.process.exitcode}",
                 remedy="check the machine's memory, or use workers=1 to train in this process",
             )
-        arrays = self._desk.take(1, head["places"])
-        payload = arrays.pop("").tobytes()[: head["length"]]
+        arrays = self._shared.get(1, reply["arrays"])
+        payload = arrays.pop("").tobytes()[: reply["length"]]
         learner.restore({name: a.copy() for name, a in arrays.items()})
         counts: dict[str, Any] = {
-            n: tuple(v) if isinstance(v, list) else v for n, v in head["counts"].items()
+            n: tuple(v) if isinstance(v, list) else v for n, v in reply["counts"].items()
         }
-        return Update(payload=payload, **counts)
+        return LearnerUpdate(payload=payload, **counts)
 
     def close(self) -> None:
-        """End the process."""
+        """Stop a worker process of the pool."""
         with suppress(OSError):
             self.pipe.send_bytes(b"")
         self.pipe.close()
@@ -143,51 +152,53 @@ class Worker:
             self.process.join()
 
 
-class Pool:
-    """As many workers as cores, each given the next job when it has done one."""
+class LearnerPool:
+    """Pool of workers; a free worker gets the next job."""
 
     def __init__(self, learners: Mapping[str, Learner], *, workers: int) -> None:
         if "fork" not in multiprocessing.get_all_start_methods():
             raise SettingsError(
-                "this system cannot fork processes", where="crew", remedy="use workers=1 to train one by one"
+                "this system cannot fork processes", where="parallel trainer", remedy="use workers=1"
             )
         self._learners, self.known = learners, frozenset(learners)
-        self._workers = [Worker(learners) for _ in range(workers)]
+        self._workers = [PoolWorker(learners) for _ in range(workers)]
 
-    def train(self, jobs: Sequence[Job]) -> list[Update | AbatonError]:
-        """The updates of all jobs, or why there is none, in order; a worker that died is replaced."""
-        answers: dict[int, Update | AbatonError] = {}
-        waiting = deque(range(len(jobs)))
+    def train(self, jobs: Sequence[TrainingJob]) -> list[LearnerUpdate | AbatonError]:
+        """Train in the process pool: return updates or errors of all jobs in order; a dead worker is replaced."""
+        results: dict[int, LearnerUpdate | AbatonError] = {}
+        queue = deque(range(len(jobs)))
         free, busy = list(range(len(self._workers))), dict[int, int]()
-        while waiting or busy:
-            while waiting and free:
-                i = waiting.popleft()
+        while queue or busy:
+            while queue and free:
+                i = queue.popleft()
                 learner = self._learners[jobs[i].learner]
                 try:
-                    learner.model.layout.check(jobs[i].start, whose="the model")
-                    self._workers[free[-1]].ask(jobs[i], learner.kept)
+                    learner.model.layout.check(jobs[i].start, label="the model")
+                    self._workers[free[-1]].submit(jobs[i], learner.local_state)
                     busy[free.pop()] = i
                 except AbatonError as error:
-                    answers[i] = error
+                    results[i] = error
             ready = wait([self._workers[w].pipe for w in busy]) if busy else []
             for w in [w for w in busy if self._workers[w].pipe in ready]:
                 i = busy.pop(w)
-                answers[i] = self._workers[w].answer(self._learners[jobs[i].learner])
+                results[i] = self._workers[w].receive(self._learners[jobs[i].learner])
                 if not self._workers[w].process.is_alive():
                     self._workers[w].close()
-                    self._workers[w] = Worker(self._learners)
+                    self._workers[w] = PoolWorker(self._learners)
                 free.append(w)
-        return [answers[i] for i in range(len(jobs))]
+        return [results[i] for i in range(len(jobs))]
 
     def close(self) -> None:
-        """End all workers."""
+        """Stop all worker processes of the pool."""
         for worker in self._workers:
             worker.close()
 
 
-def _work(learners: Mapping[str, Learner], desk: Desk, pipe: Connection, theirs: Connection) -> None:
-    """What a worker does until its pipe is closed."""
-    theirs.close()
+def _run_worker(
+    learners: Mapping[str, Learner], shared: SharedArrays, pipe: Connection, parent_pipe: Connection
+) -> None:
+    """Run jobs in a worker of the process pool until its pipe is closed."""
+    parent_pipe.close()
     import torch
 
     torch.set_num_threads(1)
@@ -199,26 +210,30 @@ def _work(learners: Mapping[str, Learner], desk: Desk, pipe: Connection, theirs:
         if message is None:
             return
         try:
-            head = _train(learners[message["learner"]], desk, message)
+            reply = _train(learners[message["learner"]], shared, message)
         except AbatonError as error:
             pipe.send_bytes(json.dumps({"error": (error.what, error.where, error.remedy)}).encode())
-        except Exception as error:  # its text may hold anything, also a record: only its kind is told
+        except Exception as error:  # its text may contain records: only its class is reported
             what = f"training learner '{message['learner']}' failed with {type(error).__name__}"
-            remedy = "use workers=1 to see it in full"
-            pipe.send_bytes(json.dumps({"error": (what, "crew", remedy)}).encode())
+            remedy = "use workers=1 to see the full error"
+            pipe.send_bytes(json.dumps({"error": (what, "parallel trainer", remedy)}).encode())
         else:
-            pipe.send_bytes(json.dumps(head).encode())
+            pipe.send_bytes(json.dumps(reply).encode())
 
 
-def _train(learner: Learner, desk: Desk, message: Mapping[str, Any]) -> dict[str, Any]:
-    arrays = desk.take(0, message["places"])
+def _train(learner: Learner, shared: SharedArrays, message: Mapping[str, Any]) -> dict[str, Any]:
+    arrays = shared.get(0, message["arrays"])
     start = arrays.pop("")
     learner.restore(arrays)
-    settings = settings_from(message["settings"])
+    settings = train_settings_from_row(message["settings"])
     update = learner.train(message["task"], message["version"], start, settings)
     counts = {f.name: getattr(update, f.name) for f in fields(update) if f.name != "payload"}
     length = len(update.payload)
-    words = np.frombuffer(
+    payload_values = np.frombuffer(
         update.payload + bytes(-length % 4), np.float32
-    )  # moved as they are, never computed with
-    return {"counts": counts, "length": length, "places": desk.put(1, {"": words, **learner.kept})}
+    )  # bytes of the payload, not numbers
+    return {
+        "counts": counts,
+        "length": length,
+        "arrays": shared.write(1, {"": payload_values, **learner.local_state}),
+    }

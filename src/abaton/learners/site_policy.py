@@ -1,7 +1,7 @@
-"""A site's say: one place that may refuse what the site is asked, and everything that would leave it as an answer.
+"""Site policy: checks each request before the work, and each reply before it leaves the site.
 
-Whichever engine carries a task, it is put to the policy of the learner's site before any work is done, and the answer
-once more before it leaves. A refusal reaches the controller as a fixed word; its reason stays in the site's own log.
+Every engine applies the policy of the learner's site. The controller receives a fixed code for a refusal; the reason
+stays in the site's log.
 """
 
 from __future__ import annotations
@@ -10,95 +10,95 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from abaton.kernels import Vector
+from abaton.layout import Vector
 from abaton.training import TrainSettings
 
 
 @dataclass(frozen=True, slots=True)
-class Signed:
-    """Who says to have learned a model that is to be scored.
+class SignedModel:
+    """Origin and signature of a model that is to be scored.
 
     Attributes:
-        author: the learner whose model it is.
-        version: the version of the community model that it was made of.
-        signature: what the author's site has signed it with.
+        trained_by: The learner that trained the model.
+        version: The version of the community model from which it was trained.
+        signature: Signature of the learner's site.
     """
 
-    author: str
+    trained_by: str
     version: int
     signature: str
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
-    """What a site is asked for.
+class SiteRequest:
+    """Request to a site.
 
     Attributes:
-        kind: `train`, `evaluate`, or the name of another question that a site answers.
-        key: the task's name; empty for a question that is no task.
-        version: the version of the community model that training starts from.
-        settings: how it trains.
-        model: the model that is trained on or scored.
-        signed: by whom a model that is scored is signed, where sites sign.
+        message_type: `train`, `evaluate`, or another message type.
+        task_id: Id of the task; empty for other requests.
+        version: Version of the community model from which training starts.
+        settings: Settings of training.
+        model: The model to train from or to score.
+        signed_model: Origin and signature of a model to score, where sites sign models.
     """
 
-    kind: str
-    key: str = ""
+    message_type: str
+    task_id: str = ""
     version: int | None = None
     settings: TrainSettings | None = None
     model: Vector | None = field(default=None, compare=False, repr=False)
-    signed: Signed | None = None
+    signed_model: SignedModel | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
-    """What a site answers: plain values, and bytes such as the encoded update."""
+class SiteReply:
+    """Reply of a site: JSON values, and bytes such as the encoded update."""
 
-    about: Mapping[str, Any]
+    header: Mapping[str, Any]
     payload: bytes = b""
 
 
 class SitePolicy(Protocol):
-    """Decides for a site; a method that raises `Refused` has refused.
+    """Policy of a site; a method refuses by raising `RefusedError`.
 
-    >>> from abaton.errors import Refused
-    >>> class AtMost:
-    ...     "A site that trains for a few epochs only, and never tells its loss."
-    ...     def admits(self, asked: Request) -> None:
-    ...         if asked.settings is not None and asked.settings.epochs > 2:
-    ...             raise Refused("more than 2 epochs", where="site 'north'", remedy="ask for less")
-    ...     def releases(self, asked: Request, reply: Reply) -> Reply:
-    ...         return Reply({**reply.about, "loss": None}, reply.payload)
-    >>> policy: SitePolicy = AtMost()
-    >>> policy.admits(Request("train", "task 1", 0, TrainSettings(epochs=1)))
-    >>> dict(policy.releases(Request("train"), Reply({"steps": 8, "loss": 0.5})).about)
+    >>> from abaton.errors import RefusedError
+    >>> class MaxEpochs:
+    ...     "Policy of a site that trains at most 2 epochs and does not release its loss."
+    ...     def admit(self, request: SiteRequest) -> None:
+    ...         if request.settings is not None and request.settings.epochs > 2:
+    ...             raise RefusedError("epochs is above 2", where="site 'north'", remedy="use 2 epochs or fewer")
+    ...     def release(self, request: SiteRequest, reply: SiteReply) -> SiteReply:
+    ...         return SiteReply({**reply.header, "loss": None}, reply.payload)
+    >>> policy: SitePolicy = MaxEpochs()
+    >>> policy.admit(SiteRequest("train", "task 1", 0, TrainSettings(epochs=1)))
+    >>> dict(policy.release(SiteRequest("train"), SiteReply({"steps": 8, "loss": 0.5})).header)
     {'steps': 8, 'loss': None}
     """
 
-    def admits(self, asked: Request) -> None:
-        """Let work begin, also for a task that was done before and is asked for again.
+    def admit(self, request: SiteRequest) -> None:
+        """Site policy interface: allow the work on a request, also on a repeated one.
 
         Raises:
-            Refused: The site does not do it.
+            RefusedError: The site refuses the request.
         """
 
-    def releases(self, asked: Request, reply: Reply) -> Reply:
-        """What may leave of an answer: all of it, or less. What it has let go of before may come to it again.
+    def release(self, request: SiteRequest, reply: SiteReply) -> SiteReply:
+        """Site policy interface: return the reply that leaves the site, all of it or less, also when repeated.
 
         Raises:
-            Refused: Nothing of it leaves.
+            RefusedError: The site releases no reply.
         """
 
 
-class AdmitsAll:
-    """The policy of a site that has none: everything is done, and every answer leaves."""
+class AllowAllPolicy:
+    """Policy of a site without rules: all requests and replies are allowed."""
 
-    def admits(self, asked: Request) -> None:
-        """Nothing is refused."""
+    def admit(self, request: SiteRequest) -> None:
+        """Allow every request: the site policy without restrictions."""
 
-    def releases(self, asked: Request, reply: Reply) -> Reply:
-        """The answer as it is."""
+    def release(self, request: SiteRequest, reply: SiteReply) -> SiteReply:
+        """Return the reply unchanged: the site policy without restrictions."""
         return reply
 
 
-ADMITS_ALL = AdmitsAll()
+ALLOW_ALL = AllowAllPolicy()

@@ -1,7 +1,7 @@
-"""How good a model is in the words of clinicians: discrimination, calibration, sensitivity, each with its uncertainty.
+"""Clinical metrics of classifiers: discrimination, calibration and sensitivity, with confidence intervals.
 
-Everything is computed from counts of cases and controls at each score. Counts over the same bins add up, so sites can
-send them instead of subjects' scores, and the sum is judged as if all subjects were in one place.
+All metrics are computed from counts of cases and controls at each score. Counts over the same bins add up, so sites
+send counts instead of subjects' scores, and the sum is evaluated as if all subjects were in one place.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from abaton.errors import SettingsError
 Floats = NDArray[np.float64]
 
 BINS = 500
-_TOGETHER = 100  # resamples drawn at once: memory stays small
-_NEWTON_STEPS, _FLATTEST = 25, 1e-6
+_RESAMPLES_PER_CHUNK = 100  # limits memory
+_NEWTON_STEPS, _MIN_CURVATURE = 25, 1e-6
 
 
 @dataclass(frozen=True, slots=True)
-class Estimate:
-    """A number with its confidence interval; not a number where it cannot be told."""
+class MetricEstimate:
+    """Estimate with its confidence interval; NaN where it is unknown."""
 
     value: float
     low: float
@@ -34,12 +34,12 @@ class Estimate:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ScoreCounts:
-    """How many cases and controls have which predicted chance.
+class ScoreHistogram:
+    """Numbers of cases and controls by predicted probability.
 
     Attributes:
-        scores: the chances, rising.
-        cases, controls: how many subjects have each of them.
+        scores: The probabilities, ascending.
+        cases, controls: Subjects with each probability.
     """
 
     scores: Floats
@@ -48,147 +48,158 @@ class ScoreCounts:
 
     @property
     def subjects(self) -> int:
-        """How many subjects were counted."""
+        """Number of subjects in a classifier's score histogram."""
         return int(self.cases.sum() + self.controls.sum())
 
     def curve(self) -> tuple[Floats, Floats]:
-        """The ROC curve: false positive rate and sensitivity at every threshold, from none positive to all."""
-        tp, fp = _above(self.cases[None]), _above(self.controls[None])
+        """Return the ROC curve: false positive rate and sensitivity at every threshold, from none positive to all."""
+        tp, fp = _cumulative_from_top(self.cases[None]), _cumulative_from_top(self.controls[None])
         return np.append(0.0, fp[0] / fp[0, -1]), np.append(0.0, tp[0] / tp[0, -1])
 
-    def calibration(self, groups: int = 10) -> list[tuple[float, Estimate]]:
-        """Mean predicted chance against the share of cases, in groups of about as many subjects each."""
+    def calibration(self, groups: int = 10) -> list[tuple[float, MetricEstimate]]:
+        """Return the classifier's calibration: mean predicted probability and fraction of cases, in equal groups."""
         total = self.cases + self.controls
-        number = np.minimum((np.cumsum(total) - total / 2) / total.sum() * groups, groups - 1).astype(int)
-        found = []
-        for each in np.unique(number[total > 0]):
-            inside = number == each
-            n, k = float(total[inside].sum()), float(self.cases[inside].sum())
-            found.append((float((self.scores * total)[inside].sum() / n), wilson(k, n)))
-        return found
+        group_index = np.minimum((np.cumsum(total) - total / 2) / total.sum() * groups, groups - 1).astype(
+            int
+        )
+        points = []
+        for group in np.unique(group_index[total > 0]):
+            is_member = group_index == group
+            n, k = float(total[is_member].sum()), float(self.cases[is_member].sum())
+            points.append((float((self.scores * total)[is_member].sum() / n), wilson(k, n)))
+        return points
 
 
-def count_scores(chances: NDArray[np.floating], labels: NDArray[np.integer], *, bins: int = 0) -> ScoreCounts:
-    """Count cases (label 1) and controls (label 0) at each predicted chance, exactly or in so many equal bins.
+def count_scores(
+    probabilities: NDArray[np.floating], labels: NDArray[np.integer], *, bins: int = 0
+) -> ScoreHistogram:
+    """Count cases (label 1) and controls (label 0) by a classifier's probability, exactly or in equal bins.
 
     >>> counts = count_scores(np.array([0.1, 0.4, 0.35, 0.8]), np.array([0, 0, 1, 1]))
     >>> auroc(counts.scores, counts.cases[None], counts.controls[None]).tolist()
     [0.75]
     """
-    chances = np.asarray(chances, np.float64)
-    if not np.isfinite(chances).all() or (len(chances) and not (chances.min() >= 0 and chances.max() <= 1)):
+    probabilities = np.asarray(probabilities, np.float64)
+    if not np.isfinite(probabilities).all() or (
+        len(probabilities) and not (probabilities.min() >= 0 and probabilities.max() <= 1)
+    ):
         raise SettingsError(
-            "a predicted chance is not between 0 and 1", remedy="give chances, not raw outputs"
+            "a predicted probability is not between 0 and 1", remedy="pass probabilities, not raw outputs"
         )
     if bins:
         scores = (np.arange(bins) + 0.5) / bins
-        place = np.minimum((chances * bins).astype(np.int64), bins - 1)
+        bin_index = np.minimum((probabilities * bins).astype(np.int64), bins - 1)
     else:
-        scores, place = np.unique(chances, return_inverse=True)
-    ill = np.asarray(labels).astype(bool)
-    cases, controls = (np.bincount(place[who], minlength=len(scores)).astype(float) for who in (ill, ~ill))
-    return ScoreCounts(scores, cases, controls)
+        scores, bin_index = np.unique(probabilities, return_inverse=True)
+    is_case = np.asarray(labels).astype(bool)
+    cases, controls = (
+        np.bincount(bin_index[members], minlength=len(scores)).astype(float)
+        for members in (is_case, ~is_case)
+    )
+    return ScoreHistogram(scores, cases, controls)
 
 
-def together(parts: Iterable[ScoreCounts]) -> ScoreCounts:
-    """The counts of several sites as one; all must have used the same bins."""
-    first, *others = parts
-    if any(not np.array_equal(first.scores, other.scores) for other in others):
+def merge_histograms(histograms: Iterable[ScoreHistogram]) -> ScoreHistogram:
+    """Return the sum of the classifier score histograms of several sites, which must have the same bins."""
+    first, *remaining = histograms
+    if any(not np.array_equal(first.scores, histogram.scores) for histogram in remaining):
         raise SettingsError(
-            "the sites counted in different bins", remedy="use the same number of bins everywhere"
+            "the sites have different bins", remedy="use the same number of bins at all sites"
         )
-    return ScoreCounts(
+    return ScoreHistogram(
         first.scores,
-        first.cases + sum(other.cases for other in others),
-        first.controls + sum(other.controls for other in others),
+        first.cases + sum(histogram.cases for histogram in remaining),
+        first.controls + sum(histogram.controls for histogram in remaining),
     )
 
 
-# Each measure takes the scores and resampled counts, one row a resample, and gives one value a row.
+# Each metric takes the scores and resampled counts, one row per resample, and returns one value per row.
 
 
 def auroc(scores: Floats, cases: Floats, controls: Floats) -> Floats:
-    """The chance that a case scores above a control, ties counted half."""
-    tp, fp = _above(cases), _above(controls)
-    before = np.concatenate([np.zeros((len(tp), 1)), tp[:, :-1]], axis=1)
-    area = (controls[:, ::-1] * (tp + before) / 2).sum(1)
+    """Return the AUROC from counts of cases and controls per score, ties counting one half."""
+    tp, fp = _cumulative_from_top(cases), _cumulative_from_top(controls)
+    previous = np.concatenate([np.zeros((len(tp), 1)), tp[:, :-1]], axis=1)
+    area = (controls[:, ::-1] * (tp + previous) / 2).sum(1)
     return np.asarray(area / (tp[:, -1] * fp[:, -1]))
 
 
 def auprc(scores: Floats, cases: Floats, controls: Floats) -> Floats:
-    """Average precision: the area under the precision-recall curve, without interpolation."""
-    tp, fp = _above(cases), _above(controls)
+    """Return the average precision from counts of cases and controls per score, without interpolation."""
+    tp, fp = _cumulative_from_top(cases), _cumulative_from_top(controls)
     precision = tp / np.maximum(tp + fp, 1)
     return np.asarray((cases[:, ::-1] * precision).sum(1) / tp[:, -1])
 
 
 def sensitivity_at(specificity: float) -> Callable[[Floats, Floats, Floats], Floats]:
-    """The share of cases found by the threshold that leaves at least this share of the controls alone."""
+    """Return a classification metric: the sensitivity of the best threshold with at least this specificity."""
 
-    def measure(scores: Floats, cases: Floats, controls: Floats) -> Floats:
-        tp, fp = _above(cases), _above(controls)
+    def metric(scores: Floats, cases: Floats, controls: Floats) -> Floats:
+        tp, fp = _cumulative_from_top(cases), _cumulative_from_top(controls)
         allowed = fp <= (1 - specificity) * fp[:, -1:] + 1e-9
         return np.asarray(np.where(allowed, tp, 0).max(1) / tp[:, -1])
 
-    return measure
+    return metric
 
 
 def accuracy(scores: Floats, cases: Floats, controls: Floats) -> Floats:
-    """The share of subjects for whom the likelier answer is the right one."""
-    said = scores >= 0.5
-    return np.asarray((cases * said + controls * ~said).sum(1) / (cases + controls).sum(1))
+    """Return the classification accuracy at probability ½, from counts of cases and controls per score."""
+    is_positive = scores >= 0.5
+    return np.asarray((cases * is_positive + controls * ~is_positive).sum(1) / (cases + controls).sum(1))
 
 
 def brier(scores: Floats, cases: Floats, controls: Floats) -> Floats:
-    """The mean squared distance of the predicted chance from what happened."""
-    wrong = cases * (1 - scores) ** 2 + controls * scores**2
-    return np.asarray(wrong.sum(1) / (cases + controls).sum(1))
+    """Return the Brier score of a classifier: mean squared difference of predicted probability and outcome."""
+    squared_errors = cases * (1 - scores) ** 2 + controls * scores**2
+    return np.asarray(squared_errors.sum(1) / (cases + controls).sum(1))
 
 
 def calibration_slope(scores: Floats, cases: Floats, controls: Floats) -> Floats:
-    """The slope of the outcome on the predicted log odds: 1 is right, below 1 the predictions are too extreme."""
-    return _recalibrated(scores, cases, controls)[:, 1]
+    """Return the slope of the outcome on the predicted log odds: below 1 the predictions are too extreme."""
+    return _fit_recalibration(scores, cases, controls)[:, 1]
 
 
 def calibration_intercept(scores: Floats, cases: Floats, controls: Floats) -> Floats:
-    """The log odds to add to every prediction so that their mean is right: above 0 means too few were foretold."""
+    """Return the log odds to add to every prediction for a correct mean: above 0 the predictions are too low."""
     log_odds, total = _log_odds(scores), cases + controls
     shift = np.zeros(len(cases))
     for _ in range(_NEWTON_STEPS):
-        chance = 1 / (1 + np.exp(-(log_odds + shift[:, None])))
-        bend = (total * chance * (1 - chance)).sum(1)
-        shift += np.clip((cases - total * chance).sum(1) / np.maximum(bend, _FLATTEST), -4, 4)
+        probabilities = 1 / (1 + np.exp(-(log_odds + shift[:, None])))
+        curvature = (total * probabilities * (1 - probabilities)).sum(1)
+        shift += np.clip(
+            (cases - total * probabilities).sum(1) / np.maximum(curvature, _MIN_CURVATURE), -4, 4
+        )
     return shift
 
 
-def recalibration(counts: ScoreCounts) -> tuple[float, float]:
-    """Intercept and slope, on the scale of log odds, that make predictions right in the mean and in their spread.
+def recalibration(counts: ScoreHistogram) -> tuple[float, float]:
+    """Return intercept and slope of a classifier's recalibration on the scale of log odds.
 
-    Where they cannot be told, or a higher prediction would become a lower one, nothing is changed: 0 and 1.
+    Where they are unknown, or would reverse the order of predictions, they are 0 and 1.
     """
     if not counts.cases.sum() or not counts.controls.sum():
         return 0.0, 1.0
-    intercept, slope = _recalibrated(counts.scores, counts.cases[None], counts.controls[None])[0]
+    intercept, slope = _fit_recalibration(counts.scores, counts.cases[None], counts.controls[None])[0]
     return (float(intercept), float(slope)) if np.isfinite(intercept) and slope > 0 else (0.0, 1.0)
 
 
-def net_benefit(counts: ScoreCounts, thresholds: Floats) -> tuple[Floats, Floats]:
-    """The decision curve: the net benefit of treating whoever is above a threshold, and of treating everybody.
+def net_benefit(counts: ScoreHistogram, thresholds: Floats) -> tuple[Floats, Floats]:
+    """Return a classifier's decision curve: net benefit of treating above each threshold, and of treating all.
 
-    Net benefit is the share of true positives less that of false ones, weighed by the odds of the threshold
-    (Vickers and Elkin, 2006). Treating nobody has none.
+    Net benefit is the fraction of true positives minus that of false positives times the odds of the threshold
+    (Vickers and Elkin, 2006). Treating no subject has a net benefit of 0.
     """
     n, above = counts.subjects, counts.scores[None] >= thresholds[:, None]
     odds = thresholds / (1 - thresholds)
-    treated = (above * counts.cases).sum(1) / n - odds * (above * counts.controls).sum(1) / n
-    return treated, counts.cases.sum() / n - odds * counts.controls.sum() / n
+    by_model = (above * counts.cases).sum(1) / n - odds * (above * counts.controls).sum(1) / n
+    return by_model, counts.cases.sum() / n - odds * counts.controls.sum() / n
 
 
-Measure = Callable[[Floats, Floats, Floats], Floats]
+MetricFunction = Callable[[Floats, Floats, Floats], Floats]
 
 
-def measures_of(specificity: float) -> dict[str, Measure]:
-    """All measures of a model that predicts an outcome, by their names."""
+def metric_functions(specificity: float) -> dict[str, MetricFunction]:
+    """Return all classification metrics by name, each a function of cases and controls per score."""
     return {
         "auroc": auroc,
         "auprc": auprc,
@@ -200,122 +211,140 @@ def measures_of(specificity: float) -> dict[str, Measure]:
     }
 
 
-def judge(
-    counts: ScoreCounts,
+def evaluate_classifier(
+    counts: ScoreHistogram,
     *,
     specificity: float = 0.9,
     resamples: int = 1000,
     seed: int = 0,
     level: float = 0.95,
-) -> dict[str, Estimate]:
-    """All measures of a model that predicts an outcome, with bootstrap intervals (cases and controls apart).
+) -> dict[str, MetricEstimate]:
+    """Return all metrics of a classifier with bootstrap intervals, stratified by cases and controls.
 
-    With cases only or controls only, what needs both cannot be told and is not a number.
+    With cases only or controls only, metrics that need both are NaN.
     """
-    measures = measures_of(specificity)
+    metrics = metric_functions(specificity)
     if not counts.subjects:
-        return dict.fromkeys(measures, Estimate(np.nan, np.nan, np.nan))
+        return dict.fromkeys(metrics, MetricEstimate(np.nan, np.nan, np.nan))
     if not counts.cases.sum() or not counts.controls.sum():
-        unknown = Estimate(np.nan, np.nan, np.nan)
-        told = {
-            name: float(measures[name](counts.scores, counts.cases[None], counts.controls[None])[0])
+        unknown = MetricEstimate(np.nan, np.nan, np.nan)
+        values = {
+            name: float(metrics[name](counts.scores, counts.cases[None], counts.controls[None])[0])
             for name in ("accuracy", "brier")
         }
-        alone = {name: Estimate(value, np.nan, np.nan) for name, value in told.items()}
-        return {**dict.fromkeys(measures, unknown), **alone}
-    chance = np.random.default_rng(seed)
-    drawn: dict[str, list[Floats]] = {name: [] for name in measures}
-    for begin in range(0, resamples, _TOGETHER):
-        rows = min(_TOGETHER, resamples - begin)
-        cases, controls = (_resampled(side, rows, chance) for side in (counts.cases, counts.controls))
-        for name, measure in measures.items():
-            drawn[name].append(measure(counts.scores, cases, controls))
+        estimates = {name: MetricEstimate(value, np.nan, np.nan) for name, value in values.items()}
+        return {**dict.fromkeys(metrics, unknown), **estimates}
+    rng = np.random.default_rng(seed)
+    resampled: dict[str, list[Floats]] = {name: [] for name in metrics}
+    for start in range(0, resamples, _RESAMPLES_PER_CHUNK):
+        chunk = min(_RESAMPLES_PER_CHUNK, resamples - start)
+        cases, controls = (
+            _resample(counts_of_group, chunk, rng) for counts_of_group in (counts.cases, counts.controls)
+        )
+        for name, metric in metrics.items():
+            resampled[name].append(metric(counts.scores, cases, controls))
     return {
-        name: interval(
-            float(measure(counts.scores, counts.cases[None], counts.controls[None])[0]),
-            np.concatenate(drawn[name]) if resamples else np.empty(0),
+        name: percentile_interval(
+            float(metric(counts.scores, counts.cases[None], counts.controls[None])[0]),
+            np.concatenate(resampled[name]) if resamples else np.empty(0),
             level,
         )
-        for name, measure in measures.items()
+        for name, metric in metrics.items()
     }
 
 
-def judge_values(
+def evaluate_regression(
     predicted: Floats, actual: Floats, *, resamples: int = 1000, seed: int = 0, level: float = 0.95
-) -> dict[str, Estimate]:
-    """Measures of a model that predicts a value: mean and root mean squared error, explained share, slope."""
+) -> dict[str, MetricEstimate]:
+    """Return MAE, RMSE, r² and calibration slope of predicted values, with bootstrap intervals as for classifiers."""
     if not len(actual):
-        return dict.fromkeys(("mae", "rmse", "r2", "calibration slope"), Estimate(np.nan, np.nan, np.nan))
+        return dict.fromkeys(
+            ("mae", "rmse", "r2", "calibration slope"), MetricEstimate(np.nan, np.nan, np.nan)
+        )
     predicted, actual = np.asarray(predicted, np.float64), np.asarray(actual, np.float64)
-    chance = np.random.default_rng(seed)
-    rows = [_value_measures(predicted, actual)]
+    rng = np.random.default_rng(seed)
+    metrics = [_regression_metrics(predicted, actual)]
     for _ in range(resamples):
-        some = chance.integers(0, len(actual), len(actual))
-        rows.append(_value_measures(predicted[some], actual[some]))
-    return {name: interval(rows[0][name], np.array([r[name] for r in rows[1:]]), level) for name in rows[0]}
+        sample = rng.integers(0, len(actual), len(actual))
+        metrics.append(_regression_metrics(predicted[sample], actual[sample]))
+    return {
+        name: percentile_interval(metrics[0][name], np.array([r[name] for r in metrics[1:]]), level)
+        for name in metrics[0]
+    }
 
 
-def wilson(hits: float, n: float, z: float = 1.959964) -> Estimate:
-    """A share with Wilson's interval, which stays inside 0 and 1 for small numbers, too.
+def wilson(hits: float, n: float, z: float = 1.959964) -> MetricEstimate:
+    """Return a fraction, such as a sensitivity, with Wilson's interval, which stays within 0 and 1.
 
     >>> print(wilson(0, 10))
     0.000 (0.000 to 0.278)
     """
     if not n:
-        return Estimate(np.nan, np.nan, np.nan)
-    share, bend = hits / n, z * z / n
-    middle = (share + bend / 2) / (1 + bend)
-    half = z / (1 + bend) * np.sqrt(share * (1 - share) / n + bend / (4 * n))
-    return Estimate(share, max(0.0, float(middle - half)), min(1.0, float(middle + half)))
+        return MetricEstimate(np.nan, np.nan, np.nan)
+    fraction, correction = hits / n, z * z / n
+    middle = (fraction + correction / 2) / (1 + correction)
+    half_width = z / (1 + correction) * np.sqrt(fraction * (1 - fraction) / n + correction / (4 * n))
+    return MetricEstimate(
+        fraction, max(0.0, float(middle - half_width)), min(1.0, float(middle + half_width))
+    )
 
 
-def _value_measures(predicted: Floats, actual: Floats) -> Mapping[str, float]:
-    wrong, spread = predicted - actual, actual - actual.mean()
-    lean, total = predicted - predicted.mean(), float(np.dot(spread, spread))
-    across = float(np.dot(lean, lean))
+def _regression_metrics(predicted: Floats, actual: Floats) -> Mapping[str, float]:
+    errors, centred_values = predicted - actual, actual - actual.mean()
+    centred_predictions, value_variation = (
+        predicted - predicted.mean(),
+        float(np.dot(centred_values, centred_values)),
+    )
+    prediction_variation = float(np.dot(centred_predictions, centred_predictions))
     return {
-        "mae": float(np.abs(wrong).mean()),
-        "rmse": float(np.sqrt(np.mean(wrong**2))),
-        "r2": 1 - float(np.dot(wrong, wrong)) / total if total else np.nan,
-        "calibration slope": float(np.dot(lean, spread)) / across if across else np.nan,
+        "mae": float(np.abs(errors).mean()),
+        "rmse": float(np.sqrt(np.mean(errors**2))),
+        "r2": 1 - float(np.dot(errors, errors)) / value_variation if value_variation else np.nan,
+        "calibration slope": float(np.dot(centred_predictions, centred_values)) / prediction_variation
+        if prediction_variation
+        else np.nan,
     }
 
 
-def _above(counts: Floats) -> Floats:
-    """How many score at or above each score, from the highest down."""
+def _cumulative_from_top(counts: Floats) -> Floats:
+    """Return a classifier's cumulative counts from the highest score down."""
     return np.asarray(np.cumsum(counts[:, ::-1], axis=1))
 
 
-def _resampled(counts: Floats, rows: int, chance: np.random.Generator) -> Floats:
+def _resample(counts: Floats, rows: int, rng: np.random.Generator) -> Floats:
     n = int(counts.sum())
-    return chance.multinomial(n, counts / n, size=rows).astype(np.float64)
+    return rng.multinomial(n, counts / n, size=rows).astype(np.float64)
 
 
-def interval(value: float, drawn: Floats, level: float) -> Estimate:
-    """A number with the interval in which so large a share of the resampled ones lie."""
-    known = drawn[np.isfinite(drawn)]
-    if not len(known):
-        return Estimate(value, np.nan, np.nan)
-    low, high = np.quantile(known, [(1 - level) / 2, (1 + level) / 2])
-    return Estimate(value, float(low), float(high))
+def percentile_interval(value: float, resampled: Floats, level: float) -> MetricEstimate:
+    """Return a classification metric with the percentile interval of its bootstrap resamples."""
+    finite = resampled[np.isfinite(resampled)]
+    if not len(finite):
+        return MetricEstimate(value, np.nan, np.nan)
+    low, high = np.quantile(finite, [(1 - level) / 2, (1 + level) / 2])
+    return MetricEstimate(value, float(low), float(high))
 
 
 def _log_odds(scores: Floats) -> Floats:
-    safe = np.clip(scores, 1e-6, 1 - 1e-6)
-    return np.asarray(np.log(safe / (1 - safe)))
+    clipped = np.clip(scores, 1e-6, 1 - 1e-6)
+    return np.asarray(np.log(clipped / (1 - clipped)))
 
 
-def _recalibrated(scores: Floats, cases: Floats, controls: Floats) -> Floats:
-    """Intercept and slope of a logistic regression of the outcome on the predicted log odds, by Newton's steps."""
+def _fit_recalibration(scores: Floats, cases: Floats, controls: Floats) -> Floats:
+    """Return intercept and slope of a logistic regression of the outcome on the predicted log odds."""
     x, total = _log_odds(scores), cases + controls
-    fit = np.tile([0.0, 1.0], (len(cases), 1))
+    coefficients = np.tile([0.0, 1.0], (len(cases), 1))
     for _ in range(_NEWTON_STEPS):
-        chance = 1 / (1 + np.exp(-np.clip(fit[:, :1] + fit[:, 1:] * x, -30, 30)))
-        left, bend = cases - total * chance, total * chance * (1 - chance)
-        g0, g1 = left.sum(1), (left * x).sum(1)
-        h00, h01, h11 = bend.sum(1), (bend * x).sum(1), (bend * x * x).sum(1)
-        wide = h00 * h11 - h01 * h01
-        fits = wide > _FLATTEST  # one score only, or perfectly separated: no slope can be told
-        wide = np.where(fits, wide, np.nan)
-        fit = fit + np.clip(np.stack([(h11 * g0 - h01 * g1) / wide, (h00 * g1 - h01 * g0) / wide], 1), -4, 4)
-    return np.where(np.abs(fit) < 100, fit, np.nan)
+        probabilities = 1 / (1 + np.exp(-np.clip(coefficients[:, :1] + coefficients[:, 1:] * x, -30, 30)))
+        residuals, curvature = cases - total * probabilities, total * probabilities * (1 - probabilities)
+        g0, g1 = residuals.sum(1), (residuals * x).sum(1)
+        h00, h01, h11 = curvature.sum(1), (curvature * x).sum(1), (curvature * x * x).sum(1)
+        determinant = h00 * h11 - h01 * h01
+        is_regular = (
+            determinant > _MIN_CURVATURE
+        )  # with one score only, or perfect separation, the slope is undefined
+        determinant = np.where(is_regular, determinant, np.nan)
+        coefficients = coefficients + np.clip(
+            np.stack([(h11 * g0 - h01 * g1) / determinant, (h00 * g1 - h01 * g0) / determinant], 1), -4, 4
+        )
+    return np.where(np.abs(coefficients) < 100, coefficients, np.nan)

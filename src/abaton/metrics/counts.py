@@ -1,15 +1,13 @@
-"""What evaluators count, and how good a model is by it.
+"""Validation counts of evaluators, which add up over evaluators, and the metrics computed from them.
 
-An evaluator sends sums that can be added over all evaluators, never an example. For classes: how many of each class
-were right, how many there were, and how often each class was predicted (three numbers a class: the diagonal and the
-margins of the confusion matrix, which is all that the measures here need), and the sum of their losses. For values: how
-many, the sum of squared errors, the sum of the values and of their squares. For times until something happens: how
-many, and the sum of their losses, which are minus the logarithm of the chance that a model gave to what was seen.
+Classification: correct, actual and predicted examples of each class (the diagonal and the margins of the confusion
+matrix), then the sum of losses, which adds up like the counts. Regression: number, sum of squared errors, sum of the
+values and of their squares. Survival: number and sum of losses, the negative log likelihoods. A loss that is not a
+number is reported as 10^30, because the journal stores finite numbers only.
 
-By the same losses a `driven` learning rate comes down when the distributed validation loss does not (Metis, future
-work). A round's loss is the mean over all models that evaluators scored; in asynchronous pacing so many commits as
-there are learners count as a round. When it has not come below its best for `period` rounds, the rate of every task
-given out from then on is multiplied by `decay` once more.
+The same losses drive a `plateau` learning rate (Metis, future work). A round's loss is the mean over all models that
+evaluators scored; with an asynchronous scheduler as many commits as learners count as a round. When it was not below
+its best for `schedule_period` rounds, the learning rate of later tasks is multiplied by `learning_rate_decay`.
 """
 
 from __future__ import annotations
@@ -23,238 +21,261 @@ from itertools import zip_longest
 from typing import TypeAlias
 
 Counts: TypeAlias = tuple[float, ...]
-"""What an evaluator counted, in a form that adds up over evaluators (see `control.score`)."""
+"""Validation counts of an evaluator, in the form of this module's description."""
 
 
-def add(one: Counts, other: Counts) -> Counts:
-    """The counts of two evaluators together.
+def add_counts(one: Counts, other: Counts) -> Counts:
+    """Return the sum of the validation counts of two evaluators.
 
-    >>> add((1, 2), (3, 4))
+    >>> add_counts((1, 2), (3, 4))
     (4, 6)
     """
     return tuple(a + b for a, b in zip(one, other, strict=True)) if one and other else one or other
 
 
 def from_confusion(matrix: Sequence[Sequence[int]]) -> Counts:
-    """The counts of a confusion matrix with a row for each true class and a column for each predicted one.
+    """Return the validation counts of a confusion matrix: rows are true classes, columns predicted classes.
 
     >>> from_confusion([[5, 1], [2, 4]])
     (5, 4, 6, 6, 7, 5)
     """
     classes = range(len(matrix))
-    right = [matrix[i][i] for i in classes]
+    correct = [matrix[i][i] for i in classes]
     actual = [sum(matrix[i]) for i in classes]
     predicted = [sum(matrix[i][j] for i in classes) for j in classes]
-    return (*right, *actual, *predicted)
+    return (*correct, *actual, *predicted)
 
 
 def micro_f1(counts: Counts) -> float:
-    """F1 over all classes together (Metis, Eq. 3); with one label for each example it equals accuracy."""
-    right, actual, predicted = _parts(counts)
-    hits = sum(right)
-    return _ratio(2 * hits, sum(actual) + sum(predicted))
+    """Return the F1 score over all classes from validation counts (Metis, Eq. 3); with one label it is accuracy."""
+    correct, actual, predicted = _split_classes(counts)
+    true_positives = sum(correct)
+    return _ratio(2 * true_positives, sum(actual) + sum(predicted))
 
 
 def macro_f1(counts: Counts) -> float:
-    """The mean of the classes' F1: every class counts the same, however rare; absent classes do not count."""
+    """Return the unweighted mean of the F1 scores of the classes that occur, from validation counts."""
     scores = [
-        _ratio(2 * hit, true + said) for hit, true, said in zip(*_parts(counts), strict=True) if true + said
+        _ratio(2 * correct, true + predicted)
+        for correct, true, predicted in zip(*_split_classes(counts), strict=True)
+        if true + predicted
     ]
     return _ratio(sum(scores), len(scores))
 
 
 def accuracy(counts: Counts) -> float:
-    """The share of examples that were right."""
-    right, actual, _ = _parts(counts)
-    return _ratio(sum(right), sum(actual))
+    """Return the fraction of correct predictions from validation counts."""
+    correct, actual, _ = _split_classes(counts)
+    return _ratio(sum(correct), sum(actual))
 
 
 def geometric_mean(counts: Counts) -> float:
-    """The geometric mean of the share found of each class; 0 as soon as one class is never found."""
-    right, actual, _ = _parts(counts)
-    found = [hit / true for hit, true in zip(right, actual, strict=True) if true]
-    return math.prod(found) ** (1 / len(found)) if found else 0.0
+    """Return the geometric mean of the recalls of the classes, from validation counts; 0 if one is 0."""
+    correct, actual, _ = _split_classes(counts)
+    recalls = [
+        class_correct / class_actual
+        for class_correct, class_actual in zip(correct, actual, strict=True)
+        if class_actual
+    ]
+    return math.prod(recalls) ** (1 / len(recalls)) if recalls else 0.0
 
 
 def mcc(counts: Counts) -> float:
-    """Matthews' correlation for any number of classes; no better than chance is 0, so that no weight is negative."""
-    right, actual, predicted = _parts(counts)
+    """Return Matthews' correlation coefficient from validation counts, at least 0 so that no weight is negative."""
+    correct, actual, predicted = _split_classes(counts)
     total = sum(actual)
-    above = sum(right) * total - sum(t * p for t, p in zip(actual, predicted, strict=True))
-    below = (total**2 - sum(p * p for p in predicted)) * (total**2 - sum(t * t for t in actual))
-    return max(0.0, above / math.sqrt(below)) if below > 0 else 0.0
+    covariance = sum(correct) * total - sum(t * p for t, p in zip(actual, predicted, strict=True))
+    squared_scale = (total**2 - sum(p * p for p in predicted)) * (total**2 - sum(t * t for t in actual))
+    return max(0.0, covariance / math.sqrt(squared_scale)) if squared_scale > 0 else 0.0
 
 
-def closeness(counts: Counts) -> float:
-    """For values: 1 / (1 + mean squared error)."""
-    number, squared_errors, _, _ = counts
-    return _ratio(1.0, 1.0 + squared_errors / number) if number else 0.0
+def inverse_mse_score(counts: Counts) -> float:
+    """Return 1 / (1 + mean squared error) of a regression, from validation counts."""
+    count, squared_errors, _, _ = counts
+    return _ratio(1.0, 1.0 + squared_errors / count) if count else 0.0
 
 
 def r_squared(counts: Counts) -> float:
-    """For values: the share of the variance that is explained; worse than the mean counts as 0."""
-    number, squared_errors, total, squares = counts
-    spread = squares - total * total / number if number else 0.0
-    return max(0.0, 1.0 - squared_errors / spread) if spread > 0 else 0.0
+    """Return the explained variance of a regression, at least 0, from validation counts."""
+    count, squared_errors, total, squared_sum = counts
+    variation = squared_sum - total * total / count if count else 0.0
+    return max(0.0, 1.0 - squared_errors / variation) if variation > 0 else 0.0
 
 
 def likelihood(counts: Counts) -> float:
-    """For times: the chance that a model gave to what was seen of a person, by the mean of its logarithm.
+    """Return the geometric mean likelihood of the follow-up in a survival model, from validation counts.
 
     >>> likelihood((2, 0.0)), likelihood((0, 0.0))
     (1.0, 0.0)
     """
-    number, loss = counts
-    return math.exp(-loss / number) if number else 0.0
+    count, loss = counts
+    return math.exp(-loss / count) if count else 0.0
 
 
-def losses(counts: Counts) -> tuple[float, float]:
-    """On how many examples evaluators found which summed loss; 0 examples if they did not say.
+def summed_loss(counts: Counts) -> tuple[float, float]:
+    """Return the examples of validation counts and their summed loss; 0 examples if the counts have no loss.
 
-    >>> losses((1, 1, 2, 1, 1, 2, 0.9)), losses((4, 2.0, 8.0, 18.0)), losses((1, 1, 2, 1, 1, 2))
+    >>> summed_loss((1, 1, 2, 1, 1, 2, 0.9)), summed_loss((4, 2.0, 8.0, 18.0)), summed_loss((1, 1, 2, 1, 1, 2))
     ((3.0, 0.9), (4.0, 2.0), (0.0, 0.0))
     """
-    if len(counts) in (len(VALUE_SUMS), len(TIME_SUMS)):
+    if len(counts) in (len(REGRESSION_SUMS), len(SURVIVAL_SUMS)):
         return float(counts[0]), float(counts[1])
     if len(counts) % 3 != 1:
         return 0.0, 0.0
-    return float(sum(_parts(counts)[1])), float(counts[-1])
+    return float(sum(_split_classes(counts)[1])), float(counts[-1])
 
 
-def total(counts: Counts) -> float:
-    """On how many examples counts rest.
+def count_examples(counts: Counts) -> float:
+    """Return the number of examples of validation counts.
 
-    >>> total((1, 1, 2, 1, 1, 2)), total((4, 2.0, 8.0, 18.0)), total(())
+    >>> count_examples((1, 1, 2, 1, 1, 2)), count_examples((4, 2.0, 8.0, 18.0)), count_examples(())
     (3, 4, 0)
     """
     if not counts:
         return 0
-    summed = len(counts) in (len(VALUE_SUMS), len(TIME_SUMS))
-    return counts[0] if summed else sum(_parts(counts)[1])
+    is_sums = len(counts) in (len(REGRESSION_SUMS), len(SURVIVAL_SUMS))
+    return counts[0] if is_sums else sum(_split_classes(counts)[1])
 
 
-def sound(counts: Counts, declared: Counts = ()) -> bool:
-    """Whether an evaluator can have counted this: whole, not negative, consistent, not more than it declared.
+def is_plausible(counts: Counts, declared: Counts = ()) -> bool:
+    """Return whether validation counts are integers, not negative, consistent, and within the declared ones.
 
-    No counts are sound: they are those of an evaluator that abstains.
+    Empty counts are plausible: the evaluator abstains.
 
-    >>> sound((1, 1, 2, 1, 1, 2, 0.9)), sound((2, 1, 1, 2, 2, 1)), sound((1e15, 0, 1e15, 0, 1e15, 0), (9, 4))
-    (True, False, False)
+    >>> is_plausible((1, 1, 2, 1, 1, 2, 0.9)), is_plausible((2, 1, 1, 2, 2, 1))
+    (True, False)
+    >>> is_plausible((1e15, 0, 1e15, 0, 1e15, 0), (9, 4))
+    False
     """
     if not counts:
         return True
-    if len(counts) == len(VALUE_SUMS):
-        return _sound_sums(counts)
-    if len(counts) == len(TIME_SUMS):
-        return _whole(counts[0]) and 0 <= counts[1] < math.inf
-    classes, rest = divmod(len(counts), 3)
-    if classes < 2 or rest > 1 or not all(map(_whole, counts[: 3 * classes])):
+    if len(counts) == len(REGRESSION_SUMS):
+        return _are_sums_plausible(counts)
+    if len(counts) == len(SURVIVAL_SUMS):
+        return _is_count(counts[0]) and 0 <= counts[1] < math.inf
+    classes, remainder = divmod(len(counts), 3)
+    if classes < 2 or remainder > 1 or not all(map(_is_count, counts[: 3 * classes])):
         return False
-    right, actual, predicted = _parts(counts)
-    fits = all(hit <= min(true, said) for hit, true, said in zip(right, actual, predicted, strict=True))
-    within = not declared or (
+    correct, actual, predicted = _split_classes(counts)
+    is_consistent = all(
+        class_correct <= min(class_actual, predicted_count)
+        for class_correct, class_actual, predicted_count in zip(correct, actual, predicted, strict=True)
+    )
+    is_within_declared = not declared or (
         len(declared) <= classes
-        and all(true <= most for true, most in zip_longest(actual, declared, fillvalue=0))
+        and all(class_actual <= limit for class_actual, limit in zip_longest(actual, declared, fillvalue=0))
     )
-    return fits and within and sum(actual) == sum(predicted) and (not rest or 0 <= counts[-1] < math.inf)
-
-
-def _whole(count: float) -> bool:
-    return 0 <= count <= _EXACT and float(count).is_integer()
-
-
-def _sound_sums(counts: Counts) -> bool:
-    """Sums of errors and values: by Cauchy and Schwarz the square of a sum is at most so many times the squares."""
-    number, errors, values, squares = counts
-    positive = 0 <= errors < math.inf and 0 <= squares < math.inf and abs(values) < math.inf
     return (
-        _whole(number)
-        and positive
-        and abs(values) <= math.sqrt(number) * math.sqrt(squares) * (1 + 1e-6) + 1e-6
+        is_consistent
+        and is_within_declared
+        and sum(actual) == sum(predicted)
+        and (not remainder or 0 <= counts[-1] < math.inf)
     )
 
 
-def combined(heard: Sequence[Counts]) -> Counts:
-    """The counts of several evaluators together, none of whom counts for more than twice all the others.
+def _is_count(count: float) -> bool:
+    return 0 <= count <= _MAX_EXACT and float(count).is_integer()
 
-    Counts of another form than most are left out: whoever sends them cannot spoil what the others say. With two there
-    is no majority: of two forms the first counts, which is that of the model's own learner if it says something, and
-    of one form both count as they are.
 
-    >>> combined([(4, 1, 5, 2, 5, 2), (1, 1, 2, 1, 2, 1), (30, 10, 30, 10, 30, 10)])
+def _are_sums_plausible(counts: Counts) -> bool:
+    """Return whether validation counts of a regression are possible: by Cauchy-Schwarz (Σv)² ≤ n·Σv²."""
+    count, errors, values, squared_sum = counts
+    is_finite = 0 <= errors < math.inf and 0 <= squared_sum < math.inf and abs(values) < math.inf
+    return (
+        _is_count(count)
+        and is_finite
+        and abs(values) <= math.sqrt(count) * math.sqrt(squared_sum) * (1 + 1e-6) + 1e-6
+    )
+
+
+def combine_counts(evaluations: Sequence[Counts]) -> Counts:
+    """Return the sum of several evaluators' validation counts, each limited to twice the sum of the others.
+
+    Counts of another length than most are dropped, so that one evaluator cannot spoil the result. Two evaluators have
+    no majority: with different lengths the first counts are used, which are those of the model's own learner if it
+    reports any; with equal lengths both are used without a limit.
+
+    >>> combine_counts([(4, 1, 5, 2, 5, 2), (1, 1, 2, 1, 2, 1), (30, 10, 30, 10, 30, 10)])
     (20.0, 7.0, 22.0, 8.0, 22.0, 8.0)
     """
-    told = [counts for counts in heard if counts]
-    if not told:
+    reported = [counts for counts in evaluations if counts]
+    if not reported:
         return ()
-    ((form, _),) = Counter(map(len, told)).most_common(1)
-    kept = [counts for counts in told if len(counts) == form]
-    sizes = [total(counts) for counts in kept]
-    largest = max(range(len(kept)), key=sizes.__getitem__)
-    most = _SAY * (sum(sizes) - sizes[largest])
-    if len(kept) > 2 and sizes[largest] > most:
-        kept[largest] = tuple(count * most / sizes[largest] for count in kept[largest])
-    return reduce(add, kept)
+    ((length, _),) = Counter(map(len, reported)).most_common(1)
+    retained = [counts for counts in reported if len(counts) == length]
+    sizes = [count_examples(counts) for counts in retained]
+    largest = max(range(len(retained)), key=sizes.__getitem__)
+    limit = _MAX_INFLUENCE * (sum(sizes) - sizes[largest])
+    if len(retained) > 2 and sizes[largest] > limit:
+        retained[largest] = tuple(count * limit / sizes[largest] for count in retained[largest])
+    return reduce(add_counts, retained)
 
 
-_EXACT = 2**53
-_SAY = 2  # how many times all the others together one evaluator may count
-VALUE_SUMS = ("number", "squared errors", "sum", "sum of squares")
-VALUE_MEASURES = ("closeness", "r_squared")
-TIME_SUMS = ("number", "losses")
-TIME_MEASURES = ("likelihood",)
+_MAX_EXACT = 2**53
+_MAX_INFLUENCE = 2  # limit of one evaluator's examples, relative to the sum of the others
+REGRESSION_SUMS = ("count", "squared errors", "sum", "sum of squares")
+REGRESSION_METRICS = ("inverse_mse", "r_squared")
+SURVIVAL_SUMS = ("count", "losses")
+SURVIVAL_METRICS = ("likelihood",)
 
-MEASURES: Mapping[str, Callable[[Counts], float]] = {
+METRICS: Mapping[str, Callable[[Counts], float]] = {
     "micro_f1": micro_f1,
     "macro_f1": macro_f1,
     "accuracy": accuracy,
     "geometric_mean": geometric_mean,
     "mcc": mcc,
-    "closeness": closeness,
+    "inverse_mse": inverse_mse_score,
     "r_squared": r_squared,
     "likelihood": likelihood,
 }
 
 
-def task_of(measure: str) -> str:
-    """What a measure judges: `classes`, a `value`, or the `time` until something happens.
+def task_of(metric: str) -> str:
+    """Return the task of a validation metric: `classification`, `regression` or `survival`.
 
-    >>> task_of("mcc"), task_of("closeness"), task_of("likelihood")
-    ('classes', 'value', 'time')
+    >>> task_of("mcc"), task_of("inverse_mse"), task_of("likelihood")
+    ('classification', 'regression', 'survival')
     """
-    return "value" if measure in VALUE_MEASURES else "time" if measure in TIME_MEASURES else "classes"
+    return (
+        "regression"
+        if metric in REGRESSION_METRICS
+        else "survival"
+        if metric in SURVIVAL_METRICS
+        else "classification"
+    )
 
 
-def fits(measure: str, counts: Counts) -> bool:
-    """Whether counts have the form that a measure is made of; nothing has every form.
+def fits_metric(metric: str, counts: Counts) -> bool:
+    """Return whether validation counts have the length that a metric requires; empty counts fit every metric.
 
-    >>> fits("mcc", (1, 1, 2, 1, 1, 2)), fits("closeness", (1, 1, 2, 1, 1, 2)), fits("mcc", (9, 0.5))
+    >>> counts = (1, 1, 2, 1, 1, 2)
+    >>> fits_metric("mcc", counts), fits_metric("inverse_mse", counts), fits_metric("mcc", (9, 0.5))
     (True, False, False)
     """
-    forms = {"value": len(VALUE_SUMS), "time": len(TIME_SUMS)}
-    form = forms.get(task_of(measure))
-    return not counts or (len(counts) not in forms.values() if form is None else len(counts) == form)
+    lengths = {"regression": len(REGRESSION_SUMS), "survival": len(SURVIVAL_SUMS)}
+    length = lengths.get(task_of(metric))
+    return not counts or (len(counts) not in lengths.values() if length is None else len(counts) == length)
 
 
-def _parts(counts: Counts) -> tuple[Counts, Counts, Counts]:
+def _split_classes(counts: Counts) -> tuple[Counts, Counts, Counts]:
     classes = len(counts) // 3
     return counts[:classes], counts[classes : 2 * classes], counts[2 * classes : 3 * classes]
 
 
-def _ratio(above: float, below: float) -> float:
-    return above / below if below else 0.0
+def _ratio(numerator: float, denominator: float) -> float:
+    return numerator / denominator if denominator else 0.0
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
-    """How the distributed validation loss has come along.
+class EvaluationProgress:
+    """Progress of the distributed validation loss.
 
     Attributes:
-        models: how many models of the present round have been scored.
-        examples, total: on how many examples, and the sum of their losses.
-        best: the lowest loss of a round so far.
-        stalls: how many rounds in a row did not come below it.
-        decays: how often the rate has come down.
+        models: Models of the current round that were scored.
+        examples, total: Number of examples, and the sum of their losses.
+        best: Lowest loss of a round.
+        stalls: Consecutive rounds that were not below it.
+        decays: Number of reductions of the learning rate.
     """
 
     models: int = 0
@@ -265,35 +286,35 @@ class Progress:
     decays: int = 0
 
 
-def hear(progress: Progress, scores: Iterable[Counts]) -> Progress:
-    """Add what evaluators said of models that were committed; what tells no loss changes nothing."""
-    for counts in scores:
-        examples, total = losses(counts)
+def add_round_losses(progress: EvaluationProgress, evaluations: Iterable[Counts]) -> EvaluationProgress:
+    """Add validation counts of committed models to the round's loss; counts without a loss are ignored."""
+    for counts in evaluations:
+        examples, loss_sum = summed_loss(counts)
         if examples:
             progress = replace(
                 progress,
                 models=progress.models + 1,
                 examples=progress.examples + examples,
-                total=progress.total + total,
+                total=progress.total + loss_sum,
             )
     return progress
 
 
-def judge(progress: Progress, period: int) -> Progress:
-    """Close a round: remember its loss if it is the best, or let the rate come down after too many that were not.
+def close_round(progress: EvaluationProgress, period: int) -> EvaluationProgress:
+    """Close a round of validation counts: store the best loss, or count a decay after `period` worse rounds.
 
-    >>> worse = judge(judge(hear(Progress(), [(1, 1, 2, 1, 1, 2, 0.9)]), 1), 1)
+    >>> worse = close_round(close_round(add_round_losses(EvaluationProgress(), [(1, 1, 2, 1, 1, 2, 0.9)]), 1), 1)
     >>> (worse.best, worse.decays)
     (0.3, 0)
-    >>> judge(hear(worse, [(1, 1, 2, 1, 1, 2, 1.2)]), 1).decays
+    >>> close_round(add_round_losses(worse, [(1, 1, 2, 1, 1, 2, 1.2)]), 1).decays
     1
     """
     if not progress.models:
         return progress
     loss = progress.total / progress.examples
-    fresh = Progress(best=min(loss, progress.best), decays=progress.decays)
+    next_progress = EvaluationProgress(best=min(loss, progress.best), decays=progress.decays)
     if loss < progress.best:
-        return fresh
+        return next_progress
     if progress.stalls + 1 < period:
-        return replace(fresh, stalls=progress.stalls + 1)
-    return replace(fresh, decays=progress.decays + 1)
+        return replace(next_progress, stalls=progress.stalls + 1)
+    return replace(next_progress, decays=progress.decays + 1)

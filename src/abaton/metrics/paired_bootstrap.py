@@ -1,6 +1,6 @@
-"""Some models on the same subjects: how good each is, and by how much one is better, by a paired bootstrap.
+"""Comparison of models on the same subjects by a paired bootstrap.
 
-Whoever is drawn again is drawn for all models, so that what makes subjects hard for all of them cancels out.
+A resample has the same subjects for all models, so variation between subjects that affects all models cancels out.
 """
 
 from __future__ import annotations
@@ -11,88 +11,93 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from abaton.metrics.classification import BINS, Estimate, Floats, interval, measures_of
+from abaton.metrics.classification import BINS, Floats, MetricEstimate, metric_functions, percentile_interval
 
 Statistic = Callable[[Floats], Floats]
-"""A measure of one model: takes how often each subject is drawn, one row a resample, and gives one value a row."""
+"""A metric of one model: takes the draws of each subject, one row per resample, and returns a value per row."""
 
-_TOGETHER = 100  # resamples drawn at once: memory stays small
+_RESAMPLES_PER_CHUNK = 100  # limits memory
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Compared:
-    """Some models on the same subjects: the measure of each, once and for every resample.
+class ModelComparison:
+    """Metric of several models on the same subjects and on every resample.
 
     Attributes:
-        values: By model, the measure on the subjects as they are.
-        drawn: By model, the measure on each resample; the same subjects for all models.
-        level: Of the intervals.
+        values: The metric on all subjects, by model.
+        resampled: The metric on each resample, by model; the same subjects for all models.
+        level: Confidence level of the intervals.
     """
 
     values: Mapping[str, float]
-    drawn: Mapping[str, Floats]
+    resampled: Mapping[str, Floats]
     level: float
 
-    def of(self, model: str) -> Estimate:
-        """How good a model is."""
-        return interval(self.values[model], self.drawn[model], self.level)
+    def estimate(self, model: str) -> MetricEstimate:
+        """Return the metric of a compared model with its bootstrap interval."""
+        return percentile_interval(self.values[model], self.resampled[model], self.level)
 
-    def difference(self, model: str, other: str) -> Estimate:
-        """A model's measure less that of another one."""
-        return interval(
-            self.values[model] - self.values[other], self.drawn[model] - self.drawn[other], self.level
+    def difference(self, model: str, other: str) -> MetricEstimate:
+        """Return the paired difference of two models' metrics with its bootstrap interval."""
+        return percentile_interval(
+            self.values[model] - self.values[other], self.resampled[model] - self.resampled[other], self.level
         )
 
 
-def chance_statistic(
-    chances: NDArray[np.floating],
+def probability_statistic(
+    probabilities: NDArray[np.floating],
     labels: NDArray[np.integer],
     cases: Sequence[int],
-    measure: str,
+    metric: str,
     *,
     specificity: float = 0.9,
 ) -> Statistic:
-    """A measure of predicted chances; of several classes the mean, each against the rest.
+    """Return a metric of probabilities for the paired bootstrap; for several classes the mean of one-vs-rest.
 
     Args:
-        chances: For each subject the chance of each class.
-        labels: The class of each.
-        cases: The classes that are told of.
-        measure: One of the names of :func:`abaton.metrics.classification.judge`.
-        specificity: Where sensitivity is measured.
+        probabilities: Probability of each class, a row per subject.
+        labels: Class of each subject.
+        cases: Classes that are evaluated.
+        metric: One of the names of :func:`abaton.metrics.classification.evaluate_classifier`.
+        specificity: Specificity at which sensitivity is computed.
     """
-    judge = measures_of(specificity)[measure]
-    # The same bins as in the counts that sites tell: both ways give the same number.
-    places = [np.minimum((np.clip(chances[:, i], 0, 1) * BINS).astype(np.int64), BINS - 1) for i in cases]
+    metric_function = metric_functions(specificity)[metric]
+    # The same bins as in the counts that sites release: both give the same value.
+    bin_indices = [
+        np.minimum((np.clip(probabilities[:, i], 0, 1) * BINS).astype(np.int64), BINS - 1) for i in cases
+    ]
 
-    def statistic(drawn: Floats) -> Floats:
+    def statistic(weights: Floats) -> Floats:
         values = []
-        for i, place in zip(cases, places, strict=True):
-            order = np.argsort(place, kind="stable")
-            starts = np.flatnonzero(np.append(True, np.diff(place[order]) > 0))
-            ill = (labels == i)[order]
-            scores = (place[order][starts] + 0.5) / BINS
-            each = drawn[:, order]
-            sums = (np.add.reduceat(each * side, starts, axis=1) for side in (ill, ~ill))
-            values.append(judge(scores, *sums))
+        for i, bins in zip(cases, bin_indices, strict=True):
+            order = np.argsort(bins, kind="stable")
+            starts = np.flatnonzero(np.append(True, np.diff(bins[order]) > 0))
+            is_case = (labels == i)[order]
+            scores = (bins[order][starts] + 0.5) / BINS
+            sorted_weights = weights[:, order]
+            sums = (
+                np.add.reduceat(sorted_weights * is_member, starts, axis=1)
+                for is_member in (is_case, ~is_case)
+            )
+            values.append(metric_function(scores, *sums))
         return np.asarray(np.mean(values, axis=0))
 
     return statistic
 
 
-def value_statistic(predicted: Floats, actual: Floats, measure: str) -> Statistic:
-    """A measure of predicted values: 'rmse', 'mae' or 'r2'."""
-    wrong = np.asarray(predicted, np.float64) - actual
+def regression_statistic(predicted: Floats, actual: Floats, metric: str) -> Statistic:
+    """Return a metric of predicted values for the paired bootstrap: 'rmse', 'mae' or 'r2'."""
+    errors = np.asarray(predicted, np.float64) - actual
 
-    def statistic(drawn: Floats) -> Floats:
-        n = drawn.sum(1)
-        if measure == "mae":
-            return np.asarray(drawn @ np.abs(wrong) / n)
-        squared = drawn @ wrong**2
-        if measure == "rmse":
-            return np.asarray(np.sqrt(squared / n))
-        spread = drawn @ actual**2 - (drawn @ actual) ** 2 / n
-        return np.asarray(1 - squared / np.where(spread > 0, spread, np.nan))
+    def statistic(weights: Floats) -> Floats:
+        n = weights.sum(1)
+        if metric == "mae":
+            return np.asarray(weights @ np.abs(errors) / n)
+        squared_sum = weights @ errors**2
+        if metric == "rmse":
+            return np.asarray(np.sqrt(squared_sum / n))
+        variation = weights @ actual**2 - (weights @ actual) ** 2 / n
+        return np.asarray(1 - squared_sum / np.where(variation > 0, variation, np.nan))
 
     return statistic
 
@@ -104,26 +109,26 @@ def compare_models(
     level: float = 0.95,
     resamples: int = 1000,
     seed: int = 0,
-) -> Compared:
-    """Some models with bootstrap intervals, and of the differences between them; each stratum is drawn apart.
+) -> ModelComparison:
+    """Compare models on the same subjects by a paired bootstrap, resampled within each stratum.
 
     >>> labels = np.array([0, 0, 1, 1])
-    >>> def model(*ill): return chance_statistic(np.array([[1 - p, p] for p in ill]), labels, [1], "auroc")
-    >>> found = compare_models({"a": model(0.1, 0.4, 0.3, 0.8), "b": model(0.1, 0.2, 0.3, 0.8)}, labels)
-    >>> found.of("a").value, found.of("b").value, found.difference("b", "a").value
+    >>> def model(*p): return probability_statistic(np.array([[1 - x, x] for x in p]), labels, [1], "auroc")
+    >>> comparison = compare_models({"a": model(0.1, 0.4, 0.3, 0.8), "b": model(0.1, 0.2, 0.3, 0.8)}, labels)
+    >>> comparison.estimate("a").value, comparison.estimate("b").value, comparison.difference("b", "a").value
     (0.75, 1.0, 0.25)
     """
-    chance = np.random.default_rng(seed)
-    drawn: dict[str, list[Floats]] = {name: [np.empty(0)] for name in models}
-    groups = [np.flatnonzero(strata == each) for each in np.unique(strata)]
-    for begin in range(0, resamples, _TOGETHER):
-        weights = np.zeros((min(_TOGETHER, resamples - begin), len(strata)))
+    rng = np.random.default_rng(seed)
+    resampled: dict[str, list[Floats]] = {name: [np.empty(0)] for name in models}
+    groups = [np.flatnonzero(strata == stratum) for stratum in np.unique(strata)]
+    for start in range(0, resamples, _RESAMPLES_PER_CHUNK):
+        weights = np.zeros((min(_RESAMPLES_PER_CHUNK, resamples - start), len(strata)))
         for group in groups:
-            weights[:, group] = chance.multinomial(
-                len(group), np.full(len(group), 1 / len(group)), len(weights)
-            )
+            weights[:, group] = rng.multinomial(len(group), np.full(len(group), 1 / len(group)), len(weights))
         for name, statistic in models.items():
-            drawn[name].append(statistic(weights))
-    once = np.ones((1, len(strata)))
-    values = {name: float(statistic(once)[0]) for name, statistic in models.items()}
-    return Compared(values, {name: np.concatenate(made) for name, made in drawn.items()}, level)
+            resampled[name].append(statistic(weights))
+    unit_weights = np.ones((1, len(strata)))
+    values = {name: float(statistic(unit_weights)[0]) for name, statistic in models.items()}
+    return ModelComparison(
+        values, {name: np.concatenate(chunks) for name, chunks in resampled.items()}, level
+    )

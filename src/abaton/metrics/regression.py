@@ -1,4 +1,4 @@
-"""How close a model of a value comes, from sums that add up over sites: nobody's value or prediction travels."""
+"""Regression metrics from error sums that add up over sites; no value or prediction is sent."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import NDArray
 
-from abaton.metrics.classification import Estimate
+from abaton.metrics.classification import MetricEstimate
 
-_UNKNOWN = Estimate(math.nan, math.nan, math.nan)
+_UNKNOWN = MetricEstimate(math.nan, math.nan, math.nan)
 
 
 @dataclass(frozen=True, slots=True)
-class ValueSums:
-    """Sums over subjects: how many, absolute, squared and fourth powers of errors, the values and their squares."""
+class RegressionSums:
+    """Sums over subjects: number, absolute, squared and fourth powers of errors, the values and their squares."""
 
     subjects: int = 0
     absolute: float = 0.0
@@ -27,35 +27,37 @@ class ValueSums:
     squares: float = 0.0
 
 
-def sum_errors(predicted: NDArray[np.floating], actual: NDArray[np.floating]) -> ValueSums:
-    """The sums of some subjects.
+def sum_errors(predicted: NDArray[np.floating], actual: NDArray[np.floating]) -> RegressionSums:
+    """Return one site's regression error sums from its subjects' predictions.
 
     >>> sum_errors(np.array([1.0, 2.0]), np.array([1.0, 4.0])).squared
     4.0
     """
-    wrong = np.asarray(predicted, np.float64) - np.asarray(actual, np.float64)
+    errors = np.asarray(predicted, np.float64) - np.asarray(actual, np.float64)
     values = np.asarray(actual, np.float64)
-    return ValueSums(
+    return RegressionSums(
         len(values),
-        float(np.abs(wrong).sum()),
-        float((wrong**2).sum()),
-        float((wrong**4).sum()),
+        float(np.abs(errors).sum()),
+        float((errors**2).sum()),
+        float((errors**4).sum()),
         float(values.sum()),
         float((values**2).sum()),
     )
 
 
-def add_errors(parts: Iterable[ValueSums]) -> ValueSums:
-    """The sums of several sites as one."""
-    listed = list(parts)
-    return ValueSums(*(sum(getattr(part, field.name) for part in listed) for field in fields(ValueSums)))
+def add_errors(site_sums: Iterable[RegressionSums]) -> RegressionSums:
+    """Return the total of the regression error sums of several sites."""
+    all_sums = list(site_sums)
+    return RegressionSums(
+        *(sum(getattr(sums, field.name) for sums in all_sums) for field in fields(RegressionSums))
+    )
 
 
-def judge_sums(sums: ValueSums, *, level: float = 0.95) -> dict[str, Estimate]:
-    """Mean absolute and root mean squared error and the explained share, with intervals for large samples.
+def evaluate_sums(sums: RegressionSums, *, level: float = 0.95) -> dict[str, MetricEstimate]:
+    """Return MAE, RMSE and explained variance of a regression from error sums, with large-sample intervals.
 
-    Those of the errors follow from their variance (the root's by the delta method), that of the explained share from
-    the formula of Olkin and Finn (1995).
+    The intervals of the errors follow from their variance (RMSE by the delta method), that of the explained variance
+    from the formula of Olkin and Finn (1995).
     """
     n = sums.subjects
     if n < 3:
@@ -63,17 +65,17 @@ def judge_sums(sums: ValueSums, *, level: float = 0.95) -> dict[str, Estimate]:
     z = NormalDist().inv_cdf((1 + level) / 2)
     mae, mse = sums.absolute / n, sums.squared / n
     rmse = math.sqrt(mse)
-    spread = sums.squares - sums.total**2 / n
-    wide_mae = math.sqrt(max(0.0, mse - mae**2) / n)
-    wide_rmse = math.sqrt(max(0.0, sums.fourth / n - mse**2) / n) / (2 * rmse) if rmse else 0.0
-    made = {"rmse": _around(rmse, z * wide_rmse), "mae": _around(mae, z * wide_mae)}
-    if spread <= 0:
-        return {**made, "r2": _UNKNOWN}
-    r2 = 1 - sums.squared / spread
-    inside = max(0.0, min(1.0, r2))
-    wide = math.sqrt(4 * inside * (1 - inside) ** 2 * (n - 2) ** 2 / ((n**2 - 1) * (n + 3)))
-    return {**made, "r2": Estimate(r2, r2 - z * wide, min(1.0, r2 + z * wide))}
+    variation = sums.squares - sums.total**2 / n
+    mae_error = math.sqrt(max(0.0, mse - mae**2) / n)
+    rmse_error = math.sqrt(max(0.0, sums.fourth / n - mse**2) / n) / (2 * rmse) if rmse else 0.0
+    estimates = {"rmse": _interval(rmse, z * rmse_error), "mae": _interval(mae, z * mae_error)}
+    if variation <= 0:
+        return {**estimates, "r2": _UNKNOWN}
+    r2 = 1 - sums.squared / variation
+    clipped = max(0.0, min(1.0, r2))
+    r2_error = math.sqrt(4 * clipped * (1 - clipped) ** 2 * (n - 2) ** 2 / ((n**2 - 1) * (n + 3)))
+    return {**estimates, "r2": MetricEstimate(r2, r2 - z * r2_error, min(1.0, r2 + z * r2_error))}
 
 
-def _around(value: float, reach: float) -> Estimate:
-    return Estimate(value, max(0.0, value - reach), value + reach)
+def _interval(value: float, half_width: float) -> MetricEstimate:
+    return MetricEstimate(value, max(0.0, value - half_width), value + half_width)

@@ -1,4 +1,4 @@
-"""A model as the rest of Abaton sees it: a layout, an initial vector, training and scoring on one site's examples."""
+"""Model interface: a layout, an initial vector, training and scoring on one site's examples."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from abaton.errors import SettingsError
-from abaton.kernels import Layout, Vector
-from abaton.metrics.predictions import Score
-from abaton.models.sampling import Order, epoch_order, stretches
+from abaton.layout import Layout, Vector
+from abaton.metrics.predictions import ModelScore
+from abaton.models.sampling import Order, epoch_batches, epoch_order
 from abaton.training import TrainSettings
 
 
@@ -33,7 +33,7 @@ class Examples:
         if len(self.x) != len(self.y):
             raise SettingsError(
                 f"there are {len(self.x)} inputs but {len(self.y)} labels",
-                remedy="give each row exactly one label",
+                remedy="give each row one label",
             )
 
     def __len__(self) -> int:
@@ -41,14 +41,14 @@ class Examples:
 
 
 @dataclass(frozen=True, slots=True)
-class Trained:
-    """What training gave: the new model, and what stays at the site.
+class TrainingResult:
+    """Result of training: the trained model, and the state that stays at the site.
 
     Attributes:
-        vector: the trained model; the model it started from is unchanged.
-        steps: how many batches were applied.
-        loss: mean training loss of the last epoch.
-        local: tensors that never leave the site (running statistics of normalisation layers, a kept momentum).
+        vector: The trained model; the start model is unchanged.
+        steps: Number of batches.
+        loss: Mean training loss of the last epoch.
+        local: Tensors that never leave the site (running statistics of normalisation layers, optimiser state).
     """
 
     vector: Vector
@@ -57,98 +57,98 @@ class Trained:
     local: Mapping[str, Vector] = field(default_factory=dict)
 
 
-Enough = Callable[[], bool]
-"""Asked after every batch: whether training ends there."""
+StopCondition = Callable[[], bool]
+"""Called after every batch; returns whether training ends."""
 
-Way = Literal["threads", "processes", "here"]
-"""How many learners with a model may train at once: beside each other, in processes, or one after the other."""
+ParallelMode = Literal["threads", "processes", "sequential"]
+"""How learners with a model are trained on one machine."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Lesson:
-    """How a model is trained in one task.
+class TrainingPlan:
+    """Settings and random generator of one training task.
 
     Attributes:
-        settings: epochs, batches, learning rate and the rest.
-        shuffle: where everything random comes from.
-        local: what stayed at the site from the task before.
-        enough: asked after every batch whether training ends there, if there is a time budget.
+        settings: Epochs, batch size, learning rate and other settings.
+        rng: Random generator of the task.
+        local: State of the previous task that stayed at the site.
+        should_stop: Called after every batch if there is a time budget; returns whether training ends.
     """
 
     settings: TrainSettings
-    shuffle: np.random.Generator
+    rng: np.random.Generator
     local: Mapping[str, Vector] = field(default_factory=dict)
-    enough: Enough | None = None
+    should_stop: StopCondition | None = None
 
     def epochs(self, data: Examples) -> Iterator[Iterator[Order]]:
-        """Epoch by epoch the batches to train on, each as the places of its rows; the last one ends where it should.
+        """Yield the batches of each epoch of a training plan as row indices, until the task ends.
 
-        >>> lesson = Lesson(TrainSettings(batch_size=2, steps=3), np.random.default_rng(0))
+        >>> plan = TrainingPlan(TrainSettings(batch_size=2, steps=3), np.random.default_rng(0))
         >>> data = Examples(np.zeros((4, 1), np.float32), np.zeros(4, np.int64))
-        >>> [[len(rows) for rows in batches] for batches in lesson.epochs(data)]
+        >>> [[len(rows) for rows in batches] for batches in plan.epochs(data)]
         [[2, 2], [2]]
         """
         require_examples(data)
-        done, over = 0, False
+        trained_batches, is_over = 0, False
 
         def batches() -> Iterator[Order]:
-            nonlocal done, over
-            order = epoch_order(data.y, self.settings.window, self.shuffle)
-            for rows in stretches(order, self.settings, done, asked=True):
+            nonlocal trained_batches, is_over
+            order = epoch_order(data.y, self.settings.shuffle_window, self.rng)
+            for rows in epoch_batches(order, self.settings, trained_batches, by_batch=True):
                 yield rows
-                done += 1
-                if over := self.enough is not None and self.enough():
+                trained_batches += 1
+                if is_over := self.should_stop is not None and self.should_stop():
                     return
 
-        while not over and (not self.settings.steps or done < self.settings.steps):
+        while not is_over and (not self.settings.steps or trained_batches < self.settings.steps):
             yield batches()
 
 
 class Model(Protocol):
-    """Something that can be trained from a flat vector and scored.
+    """Model that is trained from a flat vector and scored.
 
-    A model of your own inherits from this and has a layout, an initial vector, training and scoring. It runs wherever
-    learners do: `local` starts processes from this one, Ray takes it along.
+    A user-defined model inherits from this class and has a layout, an initial vector, training and scoring. It runs
+    where the learners run: the `local` engine forks processes, Ray serialises the model.
     """
 
     layout: Layout
-    """Which part of the vector is which tensor."""
+    """Mapping of tensors to slices of the vector."""
 
     @property
-    def remembers(self) -> bool:
-        """Whether something of the model stays at a site from task to task."""
+    def is_stateful(self) -> bool:
+        """Whether a site stores state of the model between tasks (model interface)."""
         return False
 
     @abstractmethod
     def initial(self, seed: int) -> Vector:
-        """The model before any training; the same seed gives the same model."""
+        """Return the initial model (interface of all models); the same seed gives the same model."""
 
-    def way(self, data: Examples) -> Way:
-        """How learners with such examples may be trained at the same time."""
-        return "here"
+    def parallel_mode(self, data: Examples) -> ParallelMode:
+        """Return how learners with this model and such examples are trained on one machine (interface)."""
+        return "sequential"
 
     def steps(self, examples: int, settings: TrainSettings) -> int:
-        """How many batches training on so many examples takes."""
-        return batches(examples, settings)
+        """Return the number of batches of training on a number of examples (default of the model interface)."""
+        return count_batches(examples, settings)
 
     @abstractmethod
-    def epochs(self, vector: Vector, data: Examples, lesson: Lesson) -> Iterator[Trained]:
-        """Train epoch by epoch, for as long as the caller asks for the next one.
+    def epochs(self, vector: Vector, data: Examples, plan: TrainingPlan) -> Iterator[TrainingResult]:
+        """Train epoch by epoch and yield the result of each (interface of all models).
 
-        The lesson says by which settings, in which order, and where training ends: after `settings.steps`, or once
-        `enough` says so after a batch, the epoch ends there and is the last one. The same number of batches gives the
-        same model either way; `lesson.epochs` gives just those.
+        Training ends when the caller requests no further epoch, after `settings.steps`, or once `should_stop` returns
+        True after a batch; the current epoch is then the last. The same number of batches gives the same model;
+        `plan.epochs` yields exactly these batches.
         """
 
     @abstractmethod
-    def score(self, vector: Vector, data: Examples, local: Mapping[str, Vector] | None = None) -> Score:
-        """Predict a site's examples: probabilities per class, or values for a regression."""
+    def score(self, vector: Vector, data: Examples, local: Mapping[str, Vector] | None = None) -> ModelScore:
+        """Score a model on a site's examples (interface): the loss, and class probabilities or values."""
 
 
-def batches(examples: int, settings: TrainSettings) -> int:
-    """How many batches so many examples give in all epochs, unless the settings say it.
+def count_batches(examples: int, settings: TrainSettings) -> int:
+    """Return the number of batches that any model trains: `settings.steps`, or those of all epochs.
 
-    >>> batches(33, TrainSettings(epochs=2, batch_size=16)), batches(33, TrainSettings(steps=5))
+    >>> count_batches(33, TrainSettings(epochs=2, batch_size=16)), count_batches(33, TrainSettings(steps=5))
     (6, 5)
     """
     return settings.steps or settings.epochs * -(-examples // settings.batch_size)
@@ -159,22 +159,22 @@ def train_model(
     vector: Vector,
     data: Examples,
     settings: TrainSettings,
-    shuffle: np.random.Generator,
+    rng: np.random.Generator,
     local: Mapping[str, Vector] | None = None,
-) -> Trained:
-    """Train a model on a site's examples for as long as the settings say."""
-    return last(model.epochs(vector, data, Lesson(settings, shuffle, local or {})), settings)
+) -> TrainingResult:
+    """Train any model on a site's examples by the settings and return the result."""
+    return last_epoch(model.epochs(vector, data, TrainingPlan(settings, rng, local or {})), settings)
 
 
-def last(epochs: Iterator[Trained], settings: TrainSettings) -> Trained:
-    """The last epoch of a task: where it ends by itself, or after as many epochs as the settings say."""
-    ends_itself = settings.steps or settings.budget
+def last_epoch(epochs: Iterator[TrainingResult], settings: TrainSettings) -> TrainingResult:
+    """Return a model's last epoch of a task: where the iterator ends, or after `settings.epochs` epochs."""
+    ends_itself = settings.steps or settings.time_budget_seconds
     *_, trained = islice(epochs, None if ends_itself else settings.epochs)
     return trained
 
 
 def require_examples(data: Examples) -> None:
-    """Refuse to train or score on nothing."""
+    """Raise an error if there are no examples to train a model on."""
     if len(data) == 0:
         raise SettingsError(
             "there are no examples", remedy="check the site's cohort with 'abaton site check'"

@@ -1,4 +1,4 @@
-"""What somebody's own code does, as a digest: an edited class is another one, whatever it is called."""
+"""Digest of user-defined code, which changes when a class is edited."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from collections.abc import Iterable, Iterator, Mapping
 from types import BuiltinFunctionType, CodeType, FunctionType
 from typing import Any
 
-# told apart by the software's versions
-_KNOWN = {"abaton", "numpy", "torch", "sklearn", "pydantic"} | sys.stdlib_module_names
+# identified by the software versions of a run
+_VERSIONED = {"abaton", "numpy", "torch", "sklearn", "pydantic"} | sys.stdlib_module_names
 
-_PLAIN = (bool, int, float, str, bytes, type(None))
+_SIMPLE_TYPES = (bool, int, float, str, bytes, type(None))
 
 
-def own_code(things: Iterable[object], *, settings: bool = False) -> str:
-    """A digest of what the classes of some objects do; nothing if none of the classes is your own.
+def user_code_digest(objects: Iterable[object], *, settings: bool = False) -> str:
+    """Return a digest of the code of the objects' user-defined classes; empty if there are none.
 
     Args:
-        things: The objects.
-        settings: Whether their plain attributes count, too, and which functions they hold.
+        objects: The objects.
+        settings: Whether to include their simple attributes and functions.
 
     >>> class Mine:
     ...     __module__ = "mine"
@@ -29,43 +29,49 @@ def own_code(things: Iterable[object], *, settings: bool = False) -> str:
     ...     __module__ = "mine"
     ...     def forward(self, x: float) -> float:
     ...         return x + 2
-    >>> own_code([1, "two"]), own_code([Mine()]) == own_code([Mine()]), own_code([Mine()]) == own_code([Edited()])
-    ('', True, False)
+    >>> user_code_digest([1, "two"]), user_code_digest([Mine()]) == user_code_digest([Mine()])
+    ('', True)
+    >>> user_code_digest([Mine()]) == user_code_digest([Edited()])
+    False
     """
-    found: list[str] = []
-    for thing in things:
-        own = [cls for cls in type(thing).__mro__ if cls.__module__.partition(".")[0] not in _KNOWN]
-        parts: list[Mapping[str, Any]] = [vars(cls) for cls in own]
-        if own and settings:
-            parts.append(getattr(thing, "__dict__", {}))
-        found += [words for part in parts for words in _told(part)]
-    return hashlib.sha256("\x1f".join(found).encode()).hexdigest()[:16] if found else ""
+    descriptions: list[str] = []
+    for instance in objects:
+        user_classes = [
+            cls for cls in type(instance).__mro__ if cls.__module__.partition(".")[0] not in _VERSIONED
+        ]
+        namespaces: list[Mapping[str, Any]] = [vars(cls) for cls in user_classes]
+        if user_classes and settings:
+            namespaces.append(getattr(instance, "__dict__", {}))
+        descriptions += [
+            description for namespace in namespaces for description in _describe_members(namespace)
+        ]
+    return hashlib.sha256("\x1f".join(descriptions).encode()).hexdigest()[:16] if descriptions else ""
 
 
-def _told(part: Mapping[str, Any]) -> Iterator[str]:
-    for name, value in sorted(part.items()):
+def _describe_members(namespace: Mapping[str, Any]) -> Iterator[str]:
+    for name, value in sorted(namespace.items()):
         if (code := _code(value)) is not None:
-            yield f"{name} {_words(code)}"
-        elif isinstance(value, _PLAIN) and not name.startswith("_"):
+            yield f"{name} {_describe_code(code)}"
+        elif isinstance(value, _SIMPLE_TYPES) and not name.startswith("_"):
             yield f"{name} {value!r}"
         elif isinstance(value, BuiltinFunctionType):
             yield f"{name} {value.__qualname__}"
 
 
-def _code(part: object) -> CodeType | None:
-    inner = getattr(part, "fget", None) or getattr(part, "__func__", None) or part
-    return inner.__code__ if isinstance(inner, FunctionType) else None
+def _code(member: object) -> CodeType | None:
+    function = getattr(member, "fget", None) or getattr(member, "__func__", None) or member
+    return function.__code__ if isinstance(function, FunctionType) else None
 
 
-def _words(code: CodeType) -> str:
-    """What a function does: its instructions, names and constants, without where it stands."""
+def _describe_code(code: CodeType) -> str:
+    """Return the instructions, names and constants of a function for the code digest, without its location."""
     constants = []
-    for each in code.co_consts:
-        if isinstance(each, CodeType):
-            constants.append(_words(each))
-        elif isinstance(each, frozenset):  # their order changes from process to process
-            constants.append(repr(sorted(map(repr, each))))
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            constants.append(_describe_code(constant))
+        elif isinstance(constant, frozenset):  # its order differs between processes
+            constants.append(repr(sorted(map(repr, constant))))
         else:
-            constants.append(repr(each))
+            constants.append(repr(constant))
     names = (code.co_names, code.co_varnames, code.co_freevars)
     return f"{code.co_code.hex()} {names} {constants}"

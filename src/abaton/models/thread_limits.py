@@ -1,4 +1,4 @@
-"""One thread for arithmetic: small models train fastest so, and parallel work is done over learners."""
+"""Limit of PyTorch and BLAS to one thread: fastest for small models, since learners train in parallel."""
 
 from __future__ import annotations
 
@@ -12,33 +12,33 @@ from threadpoolctl import ThreadpoolController
 
 @cache
 def _libraries() -> list[Any]:
-    import scipy.linalg.cython_blas  # noqa: F401  # the library that compiled matrix products use
+    import scipy.linalg.cython_blas  # noqa: F401  # the BLAS library of compiled kernels
 
     return list(ThreadpoolController().select(user_api="blas").lib_controllers)
 
 
-class OneThread:
-    """Lets PyTorch and the matrix library use one thread each; as before when the last of all users has left."""
+class SingleThread:
+    """Context manager that limits PyTorch and BLAS to one thread until the last concurrent context ends."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._inside = 0
-        self._before: list[tuple[Any, int]] = []
+        self._users = 0
+        self._saved: list[tuple[Any, int]] = []
 
     def __enter__(self) -> None:
         with self._lock:
-            if not self._inside:
-                self._before = [(library, library.num_threads) for library in _libraries()]
-                self._before.append((None, torch.get_num_threads()))
-                for library, _ in self._before:
+            if not self._users:
+                self._saved = [(library, library.num_threads) for library in _libraries()]
+                self._saved.append((None, torch.get_num_threads()))
+                for library, _ in self._saved:
                     _set(library, 1)
-            self._inside += 1
+            self._users += 1
 
     def __exit__(self, *_: object) -> None:
         with self._lock:
-            self._inside -= 1
-            if not self._inside:
-                for library, count in self._before:
+            self._users -= 1
+            if not self._users:
+                for library, count in self._saved:
                     _set(library, count)
 
 
@@ -49,5 +49,5 @@ def _set(library: Any, count: int) -> None:
         library.set_num_threads(count)
 
 
-one_thread = OneThread()
-"""The settings belong to the process, so there is one of it; learners' training enters it again and again."""
+one_thread = SingleThread()
+"""Shared instance, because the limits apply to the process; entered by every training."""

@@ -1,4 +1,7 @@
-"""The networks that ship with Abaton: for tables, for the papers' image tasks, and for text."""
+"""Built-in networks: for tables, for the papers' image tasks, and for text.
+
+Attribute names of modules are tensor names of the layout.
+"""
 
 from __future__ import annotations
 
@@ -8,42 +11,42 @@ from itertools import pairwise
 import torch
 from torch import nn
 
-from abaton.models.discrete_hazard import Hazards
+from abaton.models.discrete_hazard import DiscreteHazardNetwork
 from abaton.models.torch_model import Task, TorchModel
 
 
 def logistic(*, features: int, classes: int = 2) -> TorchModel:
-    """Logistic regression on a table."""
+    """Return the built-in logistic regression on a table."""
     return TorchModel(lambda: nn.Linear(features, classes))
 
 
 def mlp(
-    *, features: int, classes: int = 2, hidden: Sequence[int] = (32,), task: Task = "classes"
+    *, features: int, classes: int = 2, hidden: Sequence[int] = (32,), task: Task = "classification"
 ) -> TorchModel:
-    """A small network of dense layers for a table."""
-    widths = [features, *hidden, 1 if task == "value" else classes]
+    """Return the built-in small dense network for a table."""
+    widths = [features, *hidden, 1 if task == "regression" else classes]
 
     def build() -> nn.Module:
         layers: list[nn.Module] = []
-        for before, after in pairwise(widths):
-            layers += [nn.Linear(before, after), nn.ReLU()]
+        for inputs, outputs in pairwise(widths):
+            layers += [nn.Linear(inputs, outputs), nn.ReLU()]
         return nn.Sequential(*layers[:-1])
 
     return TorchModel(build, task=task)
 
 
 def time_to_event(*, features: int, intervals: int = 10, hidden: Sequence[int] = ()) -> TorchModel:
-    """How long it takes until something happens: the chance in each of some equal intervals of the follow-up.
+    """Return the built-in discrete-time survival model with equal intervals of the follow-up.
 
-    Without hidden layers what raises it in one interval does so in all; with them intervals may differ.
+    Without hidden layers an input has the same effect in all intervals; with them its effect may differ.
     """
     if not hidden:
-        return TorchModel(lambda: Hazards(features, intervals), task="time")
-    return mlp(features=features, classes=intervals, hidden=hidden, task="time")
+        return TorchModel(lambda: DiscreteHazardNetwork(features, intervals), task="survival")
+    return mlp(features=features, classes=intervals, hidden=hidden, task="survival")
 
 
 def sstc_cnn(*, classes: int = 62) -> TorchModel:
-    """The convolutional network of the SSTC paper for 28x28 characters: 1,690,046 parameters with 62 classes."""
+    """Return the built-in CNN of the SSTC paper for 28x28 characters: 1,690,046 parameters with 62 classes."""
     return TorchModel(
         lambda: nn.Sequential(
             nn.Conv2d(1, 32, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2),
@@ -54,10 +57,10 @@ def sstc_cnn(*, classes: int = 62) -> TorchModel:
 
 
 def cifar10_cnn(*, size: int = 24, classes: int = 10, response_norm: bool = True) -> TorchModel:
-    """The two-convolution network that the Metis paper trains on CIFAR-10: 1,068,298 parameters at 24x24.
+    """Return the built-in two-convolution CNN of the Metis paper for CIFAR-10: 1,068,298 parameters at 24x24.
 
-    It is the network of the TensorFlow tutorial the paper names. Its local response normalisation has no parameters and
-    takes half of the training time: leave it out with `response_norm=False`.
+    It is the network of the TensorFlow tutorial that the paper cites. Its local response normalisation has no
+    parameters and takes half of the training time; `response_norm=False` omits it.
     """
     reduced = ((size + 1) // 2 + 1) // 2
 
@@ -74,7 +77,7 @@ def cifar10_cnn(*, size: int = 24, classes: int = 10, response_norm: bool = True
 
 
 def resnet50(*, classes: int = 100) -> TorchModel:
-    """ResNet-50 for 32x32 images: bottleneck blocks 3, 4, 6, 3 behind a 3x3 stem without pooling.
+    """Return the built-in ResNet-50 for 32x32 images: blocks 3, 4, 6, 3 after a 3x3 stem without pooling.
 
     The scale and shift of its normalisation layers are shared; their running statistics stay at each site.
     """
@@ -82,7 +85,7 @@ def resnet50(*, classes: int = 100) -> TorchModel:
 
 
 def shakespeare(*, symbols: int = 90, embedding: int = 8, width: int = 256) -> TorchModel:
-    """A character model for the Shakespeare task: the next character after each one, by two recurrent layers."""
+    """Return the built-in character model for Shakespeare: two recurrent layers predict the next character."""
     return TorchModel(lambda: _Characters(symbols, embedding, width))
 
 
@@ -102,8 +105,8 @@ class _Bottleneck(nn.Module):
             )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        made: torch.Tensor = nn.functional.relu(self.body(x) + self.skip(x))
-        return made
+        output: torch.Tensor = nn.functional.relu(self.body(x) + self.skip(x))
+        return output
 
 
 class _ResNet(nn.Module):
@@ -127,10 +130,10 @@ class _Characters(nn.Module):
     def __init__(self, symbols: int, embedding: int, width: int) -> None:
         super().__init__()
         self.embedding = nn.Embedding(symbols, embedding)
-        self.memory = nn.LSTM(embedding, width, num_layers=2, batch_first=True)
+        self.memory = nn.LSTM(embedding, width, num_layers=2, batch_first=True)  # frozen: part of the bytes
         self.head = nn.Linear(width, symbols)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        # Classes second, positions last: the shape that cross-entropy wants.
+        # Classes second, positions last: the shape that cross-entropy requires.
         scores: torch.Tensor = self.head(self.memory(self.embedding(x))[0]).transpose(1, 2)
         return scores

@@ -1,9 +1,7 @@
-"""Pieces: a large file is worked on in stretches, and what they become is put together in their order.
+"""Chunks of large files, and the state of an export from which it resumes.
 
-Whoever works on a stretch writes a file of its own; only counts come back. The pieces are put together while others
-are still being made, and nothing is waited for on the disk before the whole is there.
-
-What is done of an export, kept beside its output, so that an interrupted one goes on where it stopped.
+A worker writes a chunk to its own file and returns counts. Finished chunks are appended in order while others are
+processed, and only the complete file is synced; syncing each chunk made two processes as slow as one.
 """
 
 from __future__ import annotations
@@ -16,25 +14,25 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from abaton.atomic_files import begun_name, replacing
+from abaton.atomic_files import atomic_write, temporary_name
 from abaton.deid.pseudonyms import Pseudonyms
 from abaton.deid.settings import Mechanism
-from abaton.deid.transform_counts import Tally
+from abaton.deid.transform_counts import TransformCounts
 from abaton.errors import AbatonError, SettingsError
-from abaton.fhir.file_reader import Source, fingerprint
+from abaton.fhir.file_reader import RecordFile
 
 if TYPE_CHECKING:
-    from abaton.records.export import Job
+    from abaton.records.export import ExportJob
 
 
 STATE = ".abaton-export.json"
 
 
-class State:
-    """What is done, kept beside the output under names that tell nothing.
+class ExportState:
+    """State file of an export in its output folder; file names are pseudonymised.
 
-    An anonymising export draws a key of its own. It is kept here only until the export is complete, so that
-    a resumed run gives the same identities, and is gone afterwards.
+    An anonymising export uses a random key. It is stored here until the export is complete, so that a resumed export
+    gives the same pseudonyms, and is deleted afterwards.
     """
 
     def __init__(self, out: Path, *, resume: bool) -> None:
@@ -46,159 +44,168 @@ class State:
                 assert isinstance(self._content, dict)
             except (AssertionError, OSError, ValueError):
                 raise SettingsError(
-                    "what is known of the interrupted export cannot be read",
+                    "the state file of the interrupted export is damaged",
                     where=str(self._path),
-                    remedy="start again in an empty directory",
+                    remedy="start again in an empty folder",
                 ) from None
 
     @property
     def is_complete(self) -> bool:
-        """Whether an anonymising export has ended: its key is gone, so nothing can be added to it."""
+        """Whether an anonymising export has finished; its key is deleted, so it cannot be extended."""
         return bool(self._content.get("complete"))
 
-    def settle(self, job: Job) -> Job:
-        """The job with the key that counts."""
-        if job.need.deidentification.mechanism is Mechanism.PSEUDONYMISE:
+    def with_key(self, job: ExportJob) -> ExportJob:
+        """Return the export job with the random key of the state file (stored or new) if the study anonymises."""
+        if job.data_request.deidentification.mechanism is Mechanism.PSEUDONYMISE:
             return job
-        drawn = self._content.get("key")
-        key = bytes.fromhex(drawn) if drawn else secrets.token_bytes(32)
+        stored = self._content.get("key")
+        key = bytes.fromhex(stored) if stored else secrets.token_bytes(32)
         self._content["key"] = key.hex()
         self._write()
         return replace(job, key=key)
 
-    def is_done(self, source: Source, names: Pseudonyms) -> bool:
-        """Whether a source was exported before and has not changed since."""
-        kept = self._content.get("files", {}).get(names.identity("file", source.relative))
-        if kept is None or source.path == "-" or kept["input"] != fingerprint(source, names):
+    def is_done(self, source: RecordFile, names: Pseudonyms) -> bool:
+        """Return whether the export state has this file as exported and unchanged since."""
+        recorded = self._content.get("files", {}).get(names.identity("file", source.relative))
+        if recorded is None or source.path == "-" or recorded["input"] != file_fingerprint(source, names):
             return False
-        return not kept["output"] or (self._path.parent / kept["output"]).exists()
+        return not recorded["output"] or (self._path.parent / recorded["output"]).exists()
 
-    def done(self, source: Source, names: Pseudonyms, output: str) -> None:
-        """Remember that a source is complete."""
+    def mark_done(self, source: RecordFile, names: Pseudonyms, output: str) -> None:
+        """Record in the export state that a file is complete."""
         if source.path == "-":
             return
         files = self._content.setdefault("files", {})
         files[names.identity("file", source.relative)] = {
-            "input": fingerprint(source, names),
+            "input": file_fingerprint(source, names),
             "output": output,
         }
         self._write()
 
     def finish(self) -> None:
-        """Forget the drawn key: nothing can be linked from now on."""
+        """Delete the random key from the export state, so that later exports cannot be linked."""
         if self._content.pop("key", None) is not None:
             self._content = {"complete": True}
         self._write()
 
     def _write(self) -> None:
         try:
-            with replacing(self._path, mode=0o600) as begun:
-                begun.write_text(json.dumps(self._content))
+            with atomic_write(self._path, mode=0o600) as temporary_path:
+                temporary_path.write_text(json.dumps(self._content))
         except OSError as error:
             raise unfinished(error, str(self._path)) from None
 
 
+def file_fingerprint(source: RecordFile, names: Pseudonyms) -> str:
+    """Return the keyed digest (size, modification time) by which a resumed export recognises a file."""
+    status = Path(source.path).stat()
+    return names.identity("state", f"{status.st_size} {status.st_mtime_ns}")  # frozen: part of the bytes
+
+
 def unfinished(error: OSError, where: str) -> AbatonError:
-    """The error for a file that could not be read or written to its end."""
+    """Return the error for a file that an export did not read or write completely; it can be resumed."""
     return AbatonError(
-        f"a file was not read or written to its end: {error.strerror or 'unknown reason'}",
+        f"a file was not read or written completely: {error.strerror or type(error).__name__}",
         where=where,
-        remedy="make room or give the right to it, then add --resume",
+        remedy="check free space and permissions, then run again with --resume",
     )
 
 
 @dataclass(slots=True)
-class Outcome:
-    """What became of one file, or of a stretch of it."""
+class ChunkResult:
+    """Result of one file or chunk."""
 
     source: str
     out: str = ""
-    tally: Tally = field(default_factory=Tally)
+    transform_counts: TransformCounts = field(default_factory=TransformCounts)
     error: str = ""
     exit_code: int = 0
-    asks: frozenset[str] | None = None
-    """What the file names that is not in it; it is written once that is known."""
+    unresolved: frozenset[str] | None = None
+    """Unresolved references of the file; it is exported again when they have been looked up."""
 
 
-class Pieces:
-    """The stretches of one file and what became of them; a file that is not cut is a single piece.
+class FileChunks:
+    """Chunks of one file and their results; a small file is a single chunk.
 
     Args:
         source: The file.
-        target: What it becomes.
-        stretches: The stretches of it, in their order.
+        target: Output path.
+        chunks: Its chunks in order.
     """
 
-    def __init__(self, source: Source, target: Path, stretches: list[Source]) -> None:
-        self.source, self.stretches = source, stretches
-        self._target, self._begun = target, target.with_name(begun_name(f"whole-{target.name}"))
-        self._outcomes: list[Outcome | None] = [None] * len(stretches)
+    def __init__(self, source: RecordFile, target: Path, chunks: list[RecordFile]) -> None:
+        self.source, self.chunks = source, chunks
+        self._target, self._temporary_path = target, target.with_name(temporary_name(f"whole-{target.name}"))
+        self._results: list[ChunkResult | None] = [None] * len(chunks)
         self._joined = 0
         self._failed: OSError | None = None
 
-    def place(self, number: int) -> Path:
-        """Where what a stretch becomes is written."""
-        if len(self.stretches) == 1:
+    def chunk_path(self, number: int) -> Path:
+        """Return the temporary output path of a chunk of an exported file."""
+        if len(self.chunks) == 1:
             return self._target
-        return self._target.with_name(begun_name(f"{number}-{self._target.name}"))
+        return self._target.with_name(temporary_name(f"{number}-{self._target.name}"))
 
-    def add(self, number: int, outcome: Outcome) -> Outcome | None:
-        """Take what became of a stretch; once all are there, what became of the whole."""
-        if len(self.stretches) == 1:
-            return outcome
-        self._outcomes[number] = outcome
+    def add(self, number: int, result: ChunkResult) -> ChunkResult | None:
+        """Add the result of an exported chunk; return the result of the file after the last one."""
+        if len(self.chunks) == 1:
+            return result
+        self._results[number] = result
         try:
             self._join()
         except OSError as error:
             self._failed = error
-        known = [each for each in self._outcomes if each is not None]
-        return self._whole(known) if len(known) == len(self._outcomes) else None
+        known = [result for result in self._results if result is not None]
+        return self._total(known) if len(known) == len(self._results) else None
 
     def _join(self) -> None:
-        """Put behind the others what is next."""
+        """Append finished chunks of an exported file in order."""
         while (
-            self._joined < len(self._outcomes)
-            and (next_one := self._outcomes[self._joined])
+            self._joined < len(self._results)
+            and (next_result := self._results[self._joined])
             and not self._failed
         ):
-            if next_one.out:
-                piece = Path(next_one.out)
-                with self._begun.open("ab") as whole, piece.open("rb") as part:
-                    start = whole.tell()
-                    shutil.copyfileobj(part, whole, 1 << 20)
-                    whole.flush()
-                    if hasattr(
-                        os, "posix_fadvise"
-                    ):  # the disk may begin now; waiting for it comes at the end
-                        os.posix_fadvise(whole.fileno(), start, 0, os.POSIX_FADV_DONTNEED)
-                piece.unlink()
+            if next_result.out:
+                path = Path(next_result.out)
+                with self._temporary_path.open("ab") as joined, path.open("rb") as part:
+                    start = joined.tell()
+                    shutil.copyfileobj(part, joined, 1 << 20)
+                    joined.flush()
+                    # Writing to the disk starts now; the sync at the end waits for it.
+                    if hasattr(os, "posix_fadvise"):
+                        os.posix_fadvise(joined.fileno(), start, 0, os.POSIX_FADV_DONTNEED)
+                path.unlink()
             self._joined += 1
 
-    def _whole(self, parts: list[Outcome]) -> Outcome:
-        """If one stretch was refused, nothing of the file stays."""
-        whole = Outcome(parts[0].source)
-        for part in parts:
-            whole.tally.add(part.tally)
-        refused = next((part for part in parts if part.error), None)
-        asks = [part.asks for part in parts if part.asks is not None]
+    def _total(self, results: list[ChunkResult]) -> ChunkResult:
+        """Return the export result of the file from its chunks; without output if a chunk was refused."""
+        total = ChunkResult(results[0].source)
+        for result in results:
+            total.transform_counts.add(result.transform_counts)
+        refused = next((result for result in results if result.error), None)
+        unresolved = [result.unresolved for result in results if result.unresolved is not None]
         if refused is not None:
-            whole.error, whole.exit_code = refused.error, refused.exit_code
-        elif asks:
-            whole.asks = frozenset().union(*asks)
-        elif any(part.out for part in parts):
-            self._put(whole)
-        for number in range(len(parts)):
-            self.place(number).unlink(missing_ok=True)
-        self._begun.unlink(missing_ok=True)
-        return whole
+            total.error, total.exit_code = refused.error, refused.exit_code
+        elif unresolved:
+            total.unresolved = frozenset().union(*unresolved)
+        elif any(result.out for result in results):
+            self._publish(total)
+        for number in range(len(results)):
+            self.chunk_path(number).unlink(missing_ok=True)
+        self._temporary_path.unlink(missing_ok=True)
+        return total
 
-    def _put(self, whole: Outcome) -> None:
+    def _publish(self, total: ChunkResult) -> None:
         try:
             if self._failed is not None:
                 raise self._failed
-            with replacing(self._target) as begun:
-                self._begun.replace(begun)
-            whole.out = str(self._target)
+            with atomic_write(self._target) as temporary_path:
+                self._temporary_path.replace(temporary_path)
+            total.out = str(self._target)
         except OSError as error:
-            told = unfinished(error, whole.source)
-            whole.tally, whole.error, whole.exit_code = Tally(), str(told), told.exit_code
+            failure = unfinished(error, total.source)
+            total.transform_counts, total.error, total.exit_code = (
+                TransformCounts(),
+                str(failure),
+                failure.exit_code,
+            )

@@ -1,22 +1,22 @@
-"""What stands in records: which codes, units, answers and years there are, and how often; never a value.
+"""Profile of records: codes, units, coded values and years as counts, without values.
 
-Counted as a stream and in bounded memory: of people, only as many are remembered for each line as the floor asks for,
-as numbers that mean nothing outside this process. What fewer people have than the floor is told as such, and a code of
-no public terminology, where a local system may have written anything, is not told at all.
+Records are counted as a stream in bounded memory: subjects are remembered only up to `min_cell_count` per entry, as
+hashes that are meaningless outside the process. Counts of fewer subjects are suppressed. Codes outside public
+terminologies are shown only if enough subjects have them, since local codes and texts may contain names.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from abaton.fhir.bundles import SUBJECTS, opened
-from abaton.fhir.elements import table
-from abaton.fhir.partial_dates import year_of
+from abaton.fhir.bundles import SUBJECT_ELEMENTS, bundle_resources
+from abaton.fhir.elements import element_table
+from abaton.fhir.partial_dates import parse_year
 from abaton.fhir.terminology import is_known
-from abaton.fhir.ucum import read_unit
+from abaton.fhir.ucum import parse_unit
 from abaton.fhirpath.functions import reference_key, resource_key
 
 _CODED = {
@@ -33,8 +33,8 @@ _CODED = {
     "Procedure": "code",
     "ServiceRequest": "code",
 }
-"""Where each type of resource says what it is about."""
-_WHEN = {
+"""Element with the code, by resource type."""
+_DATE_ELEMENTS = {
     "AllergyIntolerance": ("onsetDateTime", "recordedDate"),
     "Condition": ("onsetDateTime", "onsetPeriod", "recordedDate"),
     "DiagnosticReport": ("effectiveDateTime", "effectivePeriod", "issued"),
@@ -48,211 +48,216 @@ _WHEN = {
     "Procedure": ("performedDateTime", "performedPeriod"),
     "ServiceRequest": ("authoredOn",),
 }
-"""Where each type of resource says when it was; the first that is there counts."""
+"""Elements with the date, by resource type; the first that is present counts."""
 
-NO_UNIT, OTHER_UNIT = "no unit", "unit that is not of UCUM"
-_MOST_LINES, _MOST_UNDER = 50_000, 200
-_MOST_WORDS = 80
+NO_UNIT, OTHER_UNIT = "no unit", "not a UCUM unit"
+_MAX_ENTRIES, _MAX_KEYS = 50_000, 200
+_MAX_DISPLAY_LENGTH = 80
 
 Code = tuple[str, str]
-"""A code system's address and a code; both empty where a record has no code."""
+"""URL of a code system, and a code; both empty for a record without a code."""
 
 
 @dataclass(slots=True)
-class Count:
-    """How many records there are, and whether at least as many people as the floor have one."""
+class ProfileCount:
+    """Number of records, and their subjects up to the minimum cell count."""
 
     records: int = 0
-    people: set[int] = field(default_factory=set)
+    subjects: set[int] = field(default_factory=set)
 
-    def add(self, person: int, floor: int) -> None:
-        """Count one record of a person."""
+    def add(self, subject: int, min_cell_count: int) -> None:
+        """Count one record of a subject in the record profile."""
         self.records += 1
-        if len(self.people) < floor:
-            self.people.add(person)
+        if len(self.subjects) < min_cell_count:
+            self.subjects.add(subject)
 
-    def told(self, floor: int) -> str:
-        """The number of records, unless few people have them."""
-        return f"{self.records}" if len(self.people) >= floor else f"<{floor}"
+    def released(self, min_cell_count: int) -> str:
+        """Return a profile's number of records, suppressed if fewer than `min_cell_count` subjects have them."""
+        return f"{self.records}" if len(self.subjects) >= min_cell_count else f"<{min_cell_count}"
 
 
 @dataclass(slots=True)
-class Line(Count):
-    """The records of one type with one code: their years, units, answers, and other forms of values."""
+class ProfileEntry(ProfileCount):
+    """Records of one type and code: years, units, coded values and types of other values."""
 
-    years: dict[int, Count] = field(default_factory=dict)
-    units: dict[str, Count] = field(default_factory=dict)
-    answers: dict[Code, Count] = field(default_factory=dict)
-    forms: dict[str, Count] = field(default_factory=dict)
-    words: str = field(default="", repr=False)
-    """The first text that stood beside the code: to find what is near in meaning, and never shown."""
+    years: dict[int, ProfileCount] = field(default_factory=dict)
+    units: dict[str, ProfileCount] = field(default_factory=dict)
+    coded_values: dict[Code, ProfileCount] = field(default_factory=dict)
+    value_types: dict[str, ProfileCount] = field(default_factory=dict)
+    display: str = field(default="", repr=False)
+    """First text beside the code, for the comparison with other codes; not released."""
 
-    def span(self, floor: int) -> tuple[int, int] | None:
-        """The first and last year in which at least as many people as the floor have such a record."""
-        enough = [year for year, count in self.years.items() if len(count.people) >= floor]
-        return (min(enough), max(enough)) if enough else None
+    def year_range(self, min_cell_count: int) -> tuple[int, int] | None:
+        """Return the years of a profile entry: first and last with at least `min_cell_count` subjects."""
+        years = [year for year, count in self.years.items() if len(count.subjects) >= min_cell_count]
+        return (min(years), max(years)) if years else None
 
 
-class Inventory:
-    """Counts over records, one at a time.
+class RecordProfile:
+    """Counts over a stream of records.
 
     Args:
-        floor: The smallest number of people that may be told.
+        min_cell_count: Minimum cell count.
     """
 
-    def __init__(self, floor: int = 5) -> None:
-        self.floor = floor
-        self.types: dict[str, Count] = {}
-        self.lines: dict[tuple[str, Code], Line] = {}
-        self.beyond = Counter[str]()
+    def __init__(self, min_cell_count: int = 5) -> None:
+        self.min_cell_count = min_cell_count
+        self.types: dict[str, ProfileCount] = {}
+        self.entries: dict[tuple[str, Code], ProfileEntry] = {}
+        self.uncounted = Counter[str]()
+        """Number of records by type whose codes are beyond the limit of entries."""
 
-    def note(self, document: Mapping[str, Any]) -> None:
-        """Count a resource, or those of a Bundle."""
-        for resource in opened(dict(document)):
-            kind = resource.get("resourceType")
-            if not isinstance(kind, str) or not kind.isalpha():
+    def add(self, document: Mapping[str, Any]) -> None:
+        """Add a resource, or those of a Bundle, to the counts of the record profile."""
+        for resource in bundle_resources(dict(document)):
+            resource_type = resource.get("resourceType")
+            if not isinstance(resource_type, str) or not resource_type.isalpha():
                 continue
-            person = hash(_whose(resource, kind))
-            self.types.setdefault(kind, Count()).add(person, self.floor)
-            year = _year(resource, kind)
-            if kind == "Patient":
-                self._patient(resource, person, year)
-            elif kind in _CODED:
-                self._coded(kind, resource.get(_CODED[kind]), resource, person, year)
-                for part in _list(resource.get("component")):
-                    self._coded(f"{kind}.component", part.get("code"), part, person, year)
+            subject = hash(_subject_key(resource, resource_type))
+            self.types.setdefault(resource_type, ProfileCount()).add(subject, self.min_cell_count)
+            year = _year(resource, resource_type)
+            if resource_type == "Patient":
+                self._add_patient(resource, subject, year)
+            elif resource_type in _CODED:
+                self._add_coded(resource_type, resource.get(_CODED[resource_type]), resource, subject, year)
+                for component in _list(resource.get("component")):
+                    self._add_coded(
+                        f"{resource_type}.component", component.get("code"), component, subject, year
+                    )
 
-    def _patient(self, resource: Mapping[str, Any], person: int, year: int | None) -> None:
-        line = self._line("Patient", ("", ""))
-        if line is not None:
-            line.add(person, self.floor)
-            self._when(line, person, year)
+    def _add_patient(self, resource: Mapping[str, Any], subject: int, year: int | None) -> None:
+        entry = self._entry("Patient", ("", ""))
+        if entry is not None:
+            self._count(entry, subject, year)
             sex = resource.get("gender")
             if isinstance(sex, str) and sex in ("female", "male", "other", "unknown"):
-                line.answers.setdefault(("", sex), Count()).add(person, self.floor)
+                entry.coded_values.setdefault(("", sex), ProfileCount()).add(subject, self.min_cell_count)
 
-    def _coded(
-        self, kind: str, concept: Any, holder: Mapping[str, Any], person: int, year: int | None
+    def _add_coded(
+        self, resource_type: str, concept: Any, element: Mapping[str, Any], subject: int, year: int | None
     ) -> None:
-        """Count one record, or component of one, under each of its codes."""
-        for code, words in dict(_codings(concept)).items() or [(("", ""), "")]:
-            line = self._line(kind, code)
-            if line is None:
+        """Count a record, or a component of one, under each of its codes in the profile."""
+        for code, display in dict(_codings(concept)).items() or [(("", ""), "")]:
+            entry = self._entry(resource_type, code)
+            if entry is None:
                 continue
-            line.words = line.words or words[:_MOST_WORDS]
-            line.add(person, self.floor)
-            self._when(line, person, year)
-            if kind.startswith("Observation"):
-                self._value(line, holder, person)
+            entry.display = entry.display or display[:_MAX_DISPLAY_LENGTH]
+            self._count(entry, subject, year)
+            if resource_type.startswith("Observation"):
+                self._add_value(entry, element, subject)
 
-    def _line(self, kind: str, code: Code) -> Line | None:
-        line = self.lines.get((kind, code))
-        if line is None:
-            if len(self.lines) >= _MOST_LINES:
-                self.beyond[kind] += 1
+    def _entry(self, resource_type: str, code: Code) -> ProfileEntry | None:
+        entry = self.entries.get((resource_type, code))
+        if entry is None:
+            if len(self.entries) >= _MAX_ENTRIES:
+                self.uncounted[resource_type] += 1
                 return None
-            line = self.lines[kind, code] = Line()
-        return line
+            entry = self.entries[resource_type, code] = ProfileEntry()
+        return entry
 
-    def _when(self, line: Line, person: int, year: int | None) -> None:
+    def _count(self, entry: ProfileEntry, subject: int, year: int | None) -> None:
+        entry.add(subject, self.min_cell_count)
         if year is not None:
-            line.years.setdefault(year, Count()).add(person, self.floor)
+            entry.years.setdefault(year, ProfileCount()).add(subject, self.min_cell_count)
 
-    def _value(self, line: Line, holder: Mapping[str, Any], person: int) -> None:
-        quantity = holder.get("valueQuantity")
+    def _add_value(self, entry: ProfileEntry, element: Mapping[str, Any], subject: int) -> None:
+        quantity = element.get("valueQuantity")
         if isinstance(quantity, dict):
-            _under(line.units, _unit(quantity)).add(person, self.floor)
-        elif "valueCodeableConcept" in holder:
-            for code, _ in _codings(holder["valueCodeableConcept"]):
-                _under(line.answers, code).add(person, self.floor)
+            _count_for(entry.units, _unit(quantity)).add(subject, self.min_cell_count)
+        elif "valueCodeableConcept" in element:
+            for code, _ in _codings(element["valueCodeableConcept"]):
+                _count_for(entry.coded_values, code).add(subject, self.min_cell_count)
         else:
-            names = [
-                key.removeprefix("value") for key in holder if key.startswith("value") and key != "value"
+            types = [
+                key.removeprefix("value") for key in element if key.startswith("value") and key != "value"
             ]
-            form = names[0] if names and names[0].isalpha() else "no value"
-            _under(line.forms, form).add(person, self.floor)
+            value_type = types[0] if types and types[0].isalpha() else "no value"
+            _count_for(entry.value_types, value_type).add(subject, self.min_cell_count)
 
-    def told_types(self) -> dict[str, str]:
-        """How many records of each type there are, unless that gave away what few people have."""
-        made = {}
-        for kind, count in sorted(self.types.items()):
-            follows = _follows([line for (place, _), line in self.lines.items() if place == kind], self.floor)
-            made[kind] = (
-                f"≥{self.floor}" if follows and count.records >= self.floor else count.told(self.floor)
+    def released_types(self) -> dict[str, str]:
+        """Return the profile's records by type, suppressed where the number reveals a suppressed entry."""
+        released = {}
+        for resource_type, count in sorted(self.types.items()):
+            entries = [entry for (name, _), entry in self.entries.items() if name == resource_type]
+            reveals = _reveals_part(entries, self.min_cell_count) and count.records >= self.min_cell_count
+            released[resource_type] = (
+                f"≥{self.min_cell_count}" if reveals else count.released(self.min_cell_count)
             )
-        return made
+        return released
 
-    def shown(self, kind: str, code: Code) -> bool:
-        """Whether a code may be told: a public one always, any other only if enough people have it."""
-        line = self.lines[kind, code]
-        return not code[1] or is_known(*code) or len(line.people) >= self.floor
+    def is_releasable(self, resource_type: str, code: Code) -> bool:
+        """Return whether a profile may show a code: a public one, or one that enough subjects have."""
+        entry = self.entries[resource_type, code]
+        return not code[1] or is_known(*code) or len(entry.subjects) >= self.min_cell_count
 
 
-def _whose(resource: dict[str, Any], kind: str) -> str | None:
-    """Whom a resource is about; what can be about nobody, such as an Organization, counts as itself."""
-    about_people = kind != "Patient" and any(name in table().get(kind, ()) for name in SUBJECTS)
-    key = reference_key([resource], "Patient") if about_people else resource_key([resource])
+def suppress_parts(parts: Mapping[Any, ProfileCount], min_cell_count: int) -> dict[Any, str]:
+    """Return the counts of the parts of a profile entry, with primary and complementary suppression.
+
+    >>> small, large = ProfileCount(2, {1}), ProfileCount(40, {1, 2, 3, 4, 5})
+    >>> suppress_parts({"no unit": small, "mm[Hg]": large}, 5)
+    {'no unit': '<5', 'mm[Hg]': '≥5'}
+    """
+    released = {key: count.released(min_cell_count) for key, count in parts.items()}
+    if _reveals_part(list(parts.values()), min_cell_count):
+        large = [key for key, count in parts.items() if len(count.subjects) >= min_cell_count]
+        released |= {max(large, key=lambda key: parts[key].records): f"≥{min_cell_count}"} if large else {}
+    return released
+
+
+def _reveals_part(parts: Sequence[ProfileCount], min_cell_count: int) -> bool:
+    """Return whether the sum and the released parts of a profile entry reveal a suppressed part."""
+    small = [count.records for count in parts if len(count.subjects) < min_cell_count]
+    return bool(small) and (len(small) == 1 or sum(small) == len(small))
+
+
+def _subject_key(resource: dict[str, Any], resource_type: str) -> str | None:
+    """Return the Patient under whom a profile counts a resource; the resource itself for other types."""
+    has_subject = resource_type != "Patient" and any(
+        name in element_table().get(resource_type, ()) for name in SUBJECT_ELEMENTS
+    )
+    key = reference_key([resource], "Patient") if has_subject else resource_key([resource])
     return key[0] if key else None
 
 
-def told_parts(parts: Mapping[Any, Count], floor: int) -> dict[Any, str]:
-    """The parts of a sum as they may be told: where subtraction gave away a small one, the largest is hidden, too.
-
-    >>> few, many = Count(2, {1}), Count(40, {1, 2, 3, 4, 5})
-    >>> told_parts({"no unit": few, "mm[Hg]": many}, 5)
-    {'no unit': '<5', 'mm[Hg]': '≥5'}
-    """
-    made = {key: count.told(floor) for key, count in parts.items()}
-    if _follows(list(parts.values()), floor):
-        told = [key for key, count in parts.items() if len(count.people) >= floor]
-        made |= {max(told, key=lambda key: parts[key].records): f"≥{floor}"} if told else {}
-    return made
-
-
-def _follows(parts: list[Count], floor: int) -> bool:
-    """Whether a sum and the parts that are told give away a part that is not."""
-    few = [count.records for count in parts if len(count.people) < floor]
-    return bool(few) and (len(few) == 1 or sum(few) == len(few))
-
-
-def _under(counts: dict[Any, Count], key: Any) -> Count:
-    """The count under a key; what comes after very many keys is counted together."""
-    if key not in counts and len(counts) >= _MOST_UNDER:
+def _count_for(counts: dict[Any, ProfileCount], key: Any) -> ProfileCount:
+    """Return the profile count of a unit or value; keys beyond the limit share one count."""
+    if key not in counts and len(counts) >= _MAX_KEYS:
         key = ("", "…") if isinstance(key, tuple) else "…"
-    return counts.setdefault(key, Count())
+    return counts.setdefault(key, ProfileCount())
 
 
 def _unit(quantity: Mapping[str, Any]) -> str:
-    found = quantity.get("code")
-    if not isinstance(found, str):
+    unit = quantity.get("code")
+    if not isinstance(unit, str):
         return NO_UNIT
-    return found if read_unit(found) is not None else OTHER_UNIT
+    return unit if parse_unit(unit) is not None else OTHER_UNIT
 
 
 def _codings(concept: Any) -> Iterator[tuple[Code, str]]:
-    for each in _list(concept):
-        for coding in _list(each.get("coding")):
-            system, code, words = (
+    for item in _list(concept):
+        for coding in _list(item.get("coding")):
+            system, code, display = (
                 coding.get("system"),
                 coding.get("code"),
-                coding.get("display") or each.get("text"),
+                coding.get("display") or item.get("text"),
             )
             if isinstance(code, str):
                 yield (
                     (system if isinstance(system, str) else "", code),
-                    words if isinstance(words, str) else "",
+                    display if isinstance(display, str) else "",
                 )
 
 
 def _list(value: Any) -> list[dict[str, Any]]:
     listed = value if isinstance(value, list) else [value]
-    return [each for each in listed if isinstance(each, dict)]
+    return [item for item in listed if isinstance(item, dict)]
 
 
-def _year(resource: Mapping[str, Any], kind: str) -> int | None:
-    for name in _WHEN.get(kind, ()):
+def _year(resource: Mapping[str, Any], resource_type: str) -> int | None:
+    for name in _DATE_ELEMENTS.get(resource_type, ()):
         value = resource.get(name)
         text = value.get("start") if isinstance(value, dict) else value
         if text is not None:
-            return year_of(text)
+            return parse_year(text)
     return None

@@ -1,7 +1,7 @@
-"""A survey of an export: what stands in it and why, whether it is valid, and whether the people are still in it.
+"""Check of an export: retained elements with their rules, validity, and residual identifiers.
 
-It reads the files that were written, not what the program meant to write. It holds counts; the terms that are sought,
-taken from the records before, are kept in memory as digests only.
+The check reads the written files. It returns counts; the identifiers of the original records are kept in memory as
+keyed digests.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from typing import Any
 
 from abaton.deid.api import explain
 from abaton.deid.pseudonyms import Pseudonyms
-from abaton.deid.settings import Need
-from abaton.fhir.elements import is_primitive, is_resource_slot, resources, table
-from abaton.fhir.validation import problems
+from abaton.deid.settings import DataRequest
+from abaton.fhir.elements import element_table, is_primitive, is_resource_slot, resource_types
+from abaton.fhir.validation import validate_resource
 from abaton.record_types import Record
 
-_PEOPLE = frozenset({"Patient", "Person", "Practitioner", "RelatedPerson"})
-_NAMING = frozenset({"family", "given", "text", "value", "line", "postalCode", "id"})
+_PERSON_TYPES = frozenset({"Patient", "Person", "Practitioner", "RelatedPerson"})
+_IDENTIFYING_ELEMENTS = frozenset({"family", "given", "text", "value", "line", "postalCode", "id"})
 _TEXTS = frozenset({"markdown", "xhtml"})
-_SHORTEST = 4  # letters: shorter terms stand in codes and units by chance
-_WORDS = re.compile(r"\w+")
+_MIN_TERM_LENGTH = 4  # characters; shorter terms also occur in codes and units
+_WORD = re.compile(r"\w+")
 
 
-class Sought:
-    """Names, numbers, addresses and ids of the people in the records before, as keyed digests."""
+class KnownIdentifiers:
+    """Names, numbers, addresses and ids of persons in the original records, as keyed digests."""
 
     def __init__(self) -> None:
         self._key = secrets.token_bytes(32)
@@ -38,20 +38,26 @@ class Sought:
     def __len__(self) -> int:
         return len(self._terms)
 
-    def note(self, document: dict[str, Any]) -> None:
-        """Take the terms of every person in a document."""
-        for kind, path, _, value in leaves(document):
+    def add(self, document: dict[str, Any]) -> None:
+        """Add the identifiers of every person in a source document, for the residual check of the export."""
+        for resource_type, path, _, value in leaves(document):
             parts = path.split(".")
-            if kind in _PEOPLE and parts[-1] in _NAMING and isinstance(value, str):
-                words = _WORDS.findall(value) if parts[-1] in ("family", "given") else ()
-                self._terms.update(self._digest(term) for term in (value, *words) if len(term) >= _SHORTEST)
+            if (
+                resource_type in _PERSON_TYPES
+                and parts[-1] in _IDENTIFYING_ELEMENTS
+                and isinstance(value, str)
+            ):
+                name_parts = _WORD.findall(value) if parts[-1] in ("family", "given") else ()
+                self._terms.update(
+                    self._digest(term) for term in (value, *name_parts) if len(term) >= _MIN_TERM_LENGTH
+                )
 
-    def found_in(self, value: str) -> bool:
-        """Whether a text is one of the terms, or has one among its words."""
+    def occur_in(self, value: str) -> bool:
+        """Return whether a text of the export, or one of its words, is a residual identifier."""
         return any(
             self._digest(term) in self._terms
-            for term in (value, *_WORDS.findall(value))
-            if len(term) >= _SHORTEST
+            for term in (value, *_WORD.findall(value))
+            if len(term) >= _MIN_TERM_LENGTH
         )
 
     def _digest(self, term: str) -> bytes:
@@ -59,60 +65,62 @@ class Sought:
 
 
 @dataclass(slots=True)
-class Survey:
+class ResidualCheck:
     """Counts over the records of an export.
 
     Attributes:
-        kept: How often each element stands in it, by path and the rule that keeps it.
-        records, invalid: How many records there are, and how many of them R4 would refuse.
-        texts, attachments: How many free texts (of more than one word) and binary contents are left.
-        found: How many values hold something of a person.
+        retained: Number of elements by path and rule.
+        records, invalid: Numbers of records, and of those that are not valid R4.
+        texts, attachments: Numbers of remaining free texts (more than one word) and binary contents.
+        residuals: Number of values with an identifier.
     """
 
-    kept: Counter[tuple[str, str]] = field(default_factory=Counter)
+    retained: Counter[tuple[str, str]] = field(default_factory=Counter)
     records: int = 0
     invalid: int = 0
     texts: int = 0
     attachments: int = 0
-    found: int = 0
+    residuals: int = 0
 
-    def note(self, document: dict[str, Any], need: Need, sought: Sought, *, year: int) -> None:
-        """Count one document of the export; it must have gone through the study's plan before."""
+    def add(
+        self, document: dict[str, Any], request: DataRequest, identifiers: KnownIdentifiers, *, year: int
+    ) -> None:
+        """Check one document of the export: count retained elements, free texts and residual identifiers."""
         self.records += 1
-        self.invalid += bool(problems(document))
-        names = Pseudonyms(need.study, secrets.token_bytes(32))  # nothing made with them is kept
-        for told in explain(Record(document), need, names, year=year):
-            self.kept[told.path, told.why] += told.kept
+        self.invalid += bool(validate_resource(document))
+        names = Pseudonyms(request.study, secrets.token_bytes(32))  # not stored
+        for trace in explain(Record(document), request, names, year=year):
+            self.retained[trace.path, trace.reason] += trace.kept_count
         for _, _, type_name, value in leaves(document):
             self.texts += type_name in _TEXTS or (type_name == "string" and len(str(value).split()) > 1)
             self.attachments += type_name == "base64Binary"
-            self.found += isinstance(value, str) and sought.found_in(value)
+            self.residuals += isinstance(value, str) and identifiers.occur_in(value)
 
 
 def leaves(document: dict[str, Any]) -> Iterator[tuple[str, str, str, Any]]:
-    """Every plain value of a document: the resource type it stands in, its path, its R4 type, the value.
+    """Yield every primitive value of a document for the residual check, with its type, path and R4 type.
 
     >>> list(leaves({"resourceType": "Patient", "name": [{"family": "Chalmers"}]}))
     [('Patient', 'Patient.name.family', 'string', 'Chalmers')]
     """
-    kind = document.get("resourceType")
-    if isinstance(kind, str) and kind in resources():
-        yield from _leaves(document, kind, kind, kind)
+    resource_type = document.get("resourceType")
+    if isinstance(resource_type, str) and resource_type in resource_types():
+        yield from _leaves(document, resource_type, resource_type, resource_type)
 
 
 def _leaves(
-    node: dict[str, Any], type_name: str, path: str, kind: str
+    node: dict[str, Any], type_name: str, path: str, resource_type: str
 ) -> Iterator[tuple[str, str, str, Any]]:
-    fields = table()[type_name]
+    fields = element_table()[type_name]
     for key, value in node.items():
         element = fields.get(key)
         if element is None:
             continue
-        for each in value if isinstance(value, list) else [value]:
+        for item in value if isinstance(value, list) else [value]:
             if is_primitive(element.type):
-                yield kind, f"{path}.{key}", element.type, each
-            elif isinstance(each, dict):
+                yield resource_type, f"{path}.{key}", element.type, item
+            elif isinstance(item, dict):
                 if is_resource_slot(element.type):
-                    yield from leaves(each)
+                    yield from leaves(item)
                 else:
-                    yield from _leaves(each, element.type, f"{path}.{key}", kind)
+                    yield from _leaves(item, element.type, f"{path}.{key}", resource_type)

@@ -1,6 +1,6 @@
-"""How people came into a study, stage by stage: pure functions from what sites told to a picture's numbers.
+"""CONSORT-style flow of subjects through the stages of a study, summed over sites.
 
-Small counts are masked where they were made, as '<5' or '≥5': sums keep that, and say 'at least'.
+Small counts are suppressed at the sites as '<5' or '≥5'; sums that contain one are bounds ('≥').
 """
 
 from __future__ import annotations
@@ -10,83 +10,96 @@ from typing import Any
 
 from abaton.report.run_tables import STAGES
 
-_WORDS = {
-    "read": "people whose records were read",
-    "eligible": "fit the study's criteria",
-    "consented": "agreed, and still do",
-    "kept": "kept after de-identification",
-    "rows": "rows that the model learns from or is tested on",
+_LABELS = {
+    "read": "subjects with records",
+    "eligible": "eligible",
+    "consented": "with a consent in force",
+    "retained": "kept after de-identification",
+    "rows": "in the feature table",
 }
 
 
-def cohort_flow(sites: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """For each stage how many people of all sites, each site's part, and who was left out on the way to it.
+def cohort_flow_data(sites: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return each stage of the cohort flow: subjects of all sites, a bar per site, and exclusions before it.
 
     Args:
-        sites: What every site told: its funnel.
+        sites: Released data of each site with its attrition.
     """
-    funnels = {
-        site: {step["stage"]: step for step in told.get("funnel", ())}
-        for site, told in sites.items()
-        if told.get("funnel")
+    attritions = {
+        site: {step["stage"]: step for step in released.get("attrition", ())}
+        for site, released in sites.items()
+        if released.get("attrition")
     }
-    first = {site: _least(funnel["read"]["subjects"]) for site, funnel in funnels.items() if "read" in funnel}
-    whole = max(sum(first.values()), 1)
-    made = []
+    initial = {
+        site: _lower_bound(attrition["read"]["subjects"])
+        for site, attrition in attritions.items()
+        if "read" in attrition
+    }
+    total = max(sum(initial.values()), 1)
+    stages = []
     for stage in STAGES:
-        there = {site: funnel[stage] for site, funnel in funnels.items() if stage in funnel}
-        if not there:
+        steps = {site: attrition[stage] for site, attrition in attritions.items() if stage in attrition}
+        if not steps:
             continue
-        left: dict[str, list[str]] = {}
-        for step in there.values():
-            for each in step["left_out"]:
-                left.setdefault(each["reason"], []).append(each["subjects"])
-        counts = {site: step["subjects"] for site, step in there.items()}
-        made.append(
+        excluded: dict[str, list[str]] = {}
+        for step in steps.values():
+            for exclusion in step["excluded"]:
+                excluded.setdefault(exclusion["reason"], []).append(exclusion["subjects"])
+        counts = {site: step["subjects"] for site, step in steps.items()}
+        stages.append(
             {
                 "stage": stage,
-                "words": _WORDS[stage],
-                "people": added(counts.values()),
-                "bars": _bars(counts, first, whole),
-                "left_out": [(reason.replace("_", " "), added(numbers)) for reason, numbers in left.items()],
+                "text": _LABELS[stage],
+                "subjects": sum_counts(counts.values()),
+                "bars": _bars(counts, initial, total),
+                "excluded": [
+                    (reason.replace("_", " "), sum_counts(counts_by_site))
+                    for reason, counts_by_site in excluded.items()
+                ],
             }
         )
-    return made
+    return stages
 
 
-def _bars(counts: Mapping[str, str], first: Mapping[str, int], whole: int) -> list[dict[str, Any]]:
-    """Each site's part of a bar, in hundredths of all who were read; a masked number is drawn as all of its site."""
-    bars, begin = [], 0.0
+def _bars(counts: Mapping[str, str], initial: Mapping[str, int], total: int) -> list[dict[str, Any]]:
+    """Return each site's bar of the cohort flow in percent of all subjects; suppressed counts at their maximum."""
+    bars, offset = [], 0.0
     for site, count in counts.items():
-        exact = str(count).isdigit()
-        room = 100 * first.get(site, 0) / whole
-        wide = 100 * int(count) / whole if exact else room
+        is_exact = str(count).isdigit()
+        max_width = 100 * initial.get(site, 0) / total
+        width = 100 * int(count) / total if is_exact else max_width
         bars.append(
-            {"site": site, "x": round(begin, 2), "width": round(wide, 2), "exact": exact, "people": count}
+            {
+                "site": site,
+                "x": round(offset, 2),
+                "width": round(width, 2),
+                "is_exact": is_exact,
+                "subjects": count,
+            }
         )
-        begin += room
+        offset += max_width
     return bars
 
 
-def added(counts: Iterable[str]) -> str:
-    """The sum of counts some of which are masked.
+def sum_counts(counts: Iterable[str]) -> str:
+    """Return the sum of cohort flow counts of which some are suppressed.
 
-    >>> added(["40", "2"]), added(["40", "<5"]), added(["≥5", "40"]), added(["<5", "<5"])
-    ('42', '≥40', '≥45', '≤8')
+    >>> [sum_counts(counts) for counts in (["40", "2"], ["40", "<5"], ["≥5", "40"], ["<5", "<5"])]
+    ['42', '≥40', '≥45', '≤8']
     """
-    listed = [str(count) for count in counts]
-    if len(listed) == 1:
-        return listed[0]
-    if all(each.startswith("<") for each in listed):
-        return f"≤{sum(int(each[1:]) - 1 for each in listed)}"
-    total = f"{sum(map(_least, listed)):,}"
-    return total if all(each.isdigit() for each in listed) else f"≥{total}"
+    texts = [str(count) for count in counts]
+    if len(texts) == 1:
+        return texts[0]
+    if all(text.startswith("<") for text in texts):
+        return f"≤{sum(int(text[1:]) - 1 for text in texts)}"
+    total = f"{sum(map(_lower_bound, texts)):,}"
+    return total if all(text.isdigit() for text in texts) else f"≥{total}"
 
 
-def _least(count: str) -> int:
-    """The least that a count can be.
+def _lower_bound(count: str) -> int:
+    """Return the lower bound of a cohort flow count that may be suppressed.
 
-    >>> _least("12"), _least("≥5"), _least("<5")
+    >>> _lower_bound("12"), _lower_bound("≥5"), _lower_bound("<5")
     (12, 5, 0)
     """
     text = str(count)

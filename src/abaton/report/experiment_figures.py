@@ -1,13 +1,4 @@
-"""Figures about policies: accuracy over simulated time, what travelled, staleness, validation cycles, cost of a mix.
-
-Every function is pure: numbers in, a Plotly figure out. A policy has the same colour and line in all of them.
-
-Figures about codecs: which kernels an update touches, how error falls with bits, what accuracy costs.
-
-Every function is pure: arrays in, a plotly figure out.
-
-The picture of a partition: how many examples of which class each learner holds.
-"""
+"""Plotly figures of experiments: strategies, partitions and codecs."""
 
 from __future__ import annotations
 
@@ -30,76 +21,78 @@ _DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot", "solid"
 
 
 def accuracy_over_time(curves: Mapping[str, Mapping[str, Curve]], *, title: str = "") -> Any:
-    """Accuracy against simulated seconds, one small picture an environment, one line a policy (Fig. 5 to 8).
+    """Return accuracy against simulated time, one panel per environment, one line per strategy (Fig. 5 to 8).
 
     Args:
-        curves: for each environment, each policy's points.
-        title: what is written above.
+        curves: Points of each strategy, by environment.
+        title: Title of the figure.
     """
     from plotly.subplots import make_subplots
 
     columns = min(3, len(curves)) or 1
-    lines = -(-len(curves) // columns) or 1
-    figure = make_subplots(rows=lines, cols=columns, subplot_titles=list(curves))
-    policies = list(dict.fromkeys(policy for mine in curves.values() for policy in mine))
+    grid_rows = -(-len(curves) // columns) or 1
+    figure = make_subplots(rows=grid_rows, cols=columns, subplot_titles=list(curves))
+    strategies = list(
+        dict.fromkeys(strategy for strategy_curves in curves.values() for strategy in strategy_curves)
+    )
     shown: set[str] = set()
-    for place, mine in enumerate(curves.values()):
-        for policy, points in mine.items():
-            look = policies.index(policy) % len(_COLOURS)
+    for index, strategy_curves in enumerate(curves.values()):
+        for strategy, points in strategy_curves.items():
+            style = strategies.index(strategy) % len(_COLOURS)
             figure.add_scatter(
                 x=[x for x, _ in points],
                 y=[y for _, y in points],
-                name=policy,
-                legendgroup=policy,
-                showlegend=policy not in shown,
+                name=strategy,
+                legendgroup=strategy,
+                showlegend=strategy not in shown,
                 mode="lines",
-                line={"color": _COLOURS[look], "dash": _DASHES[look]},
-                row=place // columns + 1,
-                col=place % columns + 1,
+                line={"color": _COLOURS[style], "dash": _DASHES[style]},
+                row=index // columns + 1,
+                col=index % columns + 1,
             )
-            shown.add(policy)
-    figure.update_xaxes(title_text="simulated seconds")
+            shown.add(strategy)
+    figure.update_xaxes(title_text="simulated time (s)")
     figure.update_yaxes(title_text="accuracy", tickformat=".0%", rangemode="tozero")
-    return figure.update_layout(title_text=title, template="plotly_white", height=100 + 320 * lines)
+    return figure.update_layout(title_text=title, template="plotly_white", height=100 + 320 * grid_rows)
 
 
 def exchanges(rows: Sequence[Mapping[str, Any]], *, title: str = "") -> Any:
-    """Update requests, models exchanged, and models exchanged for evaluation, for each policy (Fig. 9).
+    """Return update requests, models exchanged and models exchanged for evaluation, by strategy (Fig. 9).
 
     Args:
-        rows: one line for each environment and policy with `requests`, `exchanged` and `evaluations`.
-        title: what is written above.
+        rows: One row per environment and strategy with `requests`, `exchanged` and `evaluations`.
+        title: Title of the figure.
     """
     from plotly.subplots import make_subplots
 
-    places = list(dict.fromkeys(row["environment"] for row in rows))
-    policies = list(dict.fromkeys(row["policy"] for row in rows))
-    figure = make_subplots(rows=len(places), cols=1, subplot_titles=places)
+    environments = list(dict.fromkeys(row["environment"] for row in rows))
+    strategies = list(dict.fromkeys(row["strategy"] for row in rows))
+    figure = make_subplots(rows=len(environments), cols=1, subplot_titles=environments)
     groups = ("requests", "exchanged", "evaluations")
     names = ("update requests", "models exchanged", "models exchanged for evaluation")
     for row in rows:
         figure.add_bar(
             x=list(names),
             y=[row[group] for group in groups],
-            name=row["policy"],
-            legendgroup=row["policy"],
-            showlegend=row["environment"] == places[0],
-            marker_color=_COLOURS[policies.index(row["policy"]) % len(_COLOURS)],
-            row=places.index(row["environment"]) + 1,
+            name=row["strategy"],
+            legendgroup=row["strategy"],
+            showlegend=row["environment"] == environments[0],
+            marker_color=_COLOURS[strategies.index(row["strategy"]) % len(_COLOURS)],
+            row=environments.index(row["environment"]) + 1,
             col=1,
         )
-    figure.update_yaxes(title_text="number")
+    figure.update_yaxes(title_text="count")
     return figure.update_layout(
-        title_text=title, template="plotly_white", barmode="group", height=100 + 300 * len(places)
+        title_text=title, template="plotly_white", barmode="group", height=100 + 300 * len(environments)
     )
 
 
 def staleness_boxes(rows: Sequence[Mapping[str, Any]], *, title: str = "") -> Any:
-    """How stale each learner's first cycles were, fast and slow learners apart (Fig. 4).
+    """Return the staleness of each learner's first cycles, coloured by group (Fig. 4).
 
     Args:
-        rows: one line a learner with `learner`, `group` and `staleness`.
-        title: what is written above.
+        rows: One row per learner with `learner`, `group` and `staleness`.
+        title: Title of the figure.
     """
     from plotly.graph_objects import Figure
 
@@ -118,18 +111,18 @@ def staleness_boxes(rows: Sequence[Mapping[str, Any]], *, title: str = "") -> An
 
 
 def validation_cycles(cycles: Mapping[str, Sequence[Sequence[float]]], *, title: str = "") -> Any:
-    """The validation loss after every epoch, one picture a learner, a line for each cycle (Fig. 3).
+    """Return the validation loss after every epoch, one panel per learner, one line per cycle (Fig. 3).
 
     Args:
-        cycles: for each learner its cycles, in order, each a loss for every epoch.
-        title: what is written above.
+        cycles: Losses by epoch of each cycle, by learner.
+        title: Title of the figure.
     """
     from plotly.subplots import make_subplots
 
     figure = make_subplots(rows=1, cols=max(1, len(cycles)), subplot_titles=list(cycles))
-    for place, mine in enumerate(cycles.values(), 1):
+    for index, learner_cycles in enumerate(cycles.values(), 1):
         epoch = 0
-        for number, losses in enumerate(mine):
+        for number, losses in enumerate(learner_cycles):
             figure.add_scatter(
                 x=list(range(epoch + 1, epoch + len(losses) + 1)),
                 y=list(losses),
@@ -138,7 +131,7 @@ def validation_cycles(cycles: Mapping[str, Sequence[Sequence[float]]], *, title:
                 showlegend=False,
                 line={"color": _COLOURS[number % 2]},
                 row=1,
-                col=place,
+                col=index,
             )
             epoch += len(losses)
     figure.update_xaxes(title_text="local epoch")
@@ -147,77 +140,77 @@ def validation_cycles(cycles: Mapping[str, Sequence[Sequence[float]]], *, title:
 
 
 def community_cost(rows: Sequence[Mapping[str, Any]], *, title: str = "") -> Any:
-    """Time to compute the community model against the number of learners, with and without the cache (Fig. 2).
+    """Return the time to compute the community model by number of learners, with and without cache (Fig. 2).
 
     Args:
-        rows: one line for each network and number of learners with `cached` and `full` in milliseconds.
-        title: what is written above.
+        rows: One row per network and number of learners with `cached` and `full` in milliseconds.
+        title: Title of the figure.
     """
     from plotly.subplots import make_subplots
 
-    figure = make_subplots(rows=1, cols=2, subplot_titles=["with cache", "without"], shared_yaxes=True)
+    figure = make_subplots(rows=1, cols=2, subplot_titles=["with cache", "without cache"], shared_yaxes=True)
     networks = list(dict.fromkeys(row["network"] for row in rows))
-    for place, key in enumerate(("cached", "full"), 1):
-        for number, network in enumerate(networks):
-            mine = [row for row in rows if row["network"] == network and row[key] is not None]
+    for index, key in enumerate(("cached", "full"), 1):
+        for colour_index, network in enumerate(networks):
+            network_rows = [row for row in rows if row["network"] == network and row[key] is not None]
             figure.add_scatter(
-                x=[row["learners"] for row in mine],
-                y=[row[key] for row in mine],
+                x=[row["learners"] for row in network_rows],
+                y=[row[key] for row in network_rows],
                 name=network,
                 legendgroup=network,
-                showlegend=place == 1,
+                showlegend=index == 1,
                 mode="lines+markers",
-                line={"color": _COLOURS[number % len(_COLOURS)]},
+                line={"color": _COLOURS[colour_index % len(_COLOURS)]},
                 row=1,
-                col=place,
+                col=index,
             )
     figure.update_xaxes(title_text="learners", type="log")
-    figure.update_yaxes(title_text="milliseconds", type="log")
+    figure.update_yaxes(title_text="time (ms)", type="log")
     return figure.update_layout(title_text=title, template="plotly_white", height=440)
 
 
-_SIGNS = ("circle", "square", "diamond")  # ten colours come again, each time with another sign
+_SYMBOLS = ("circle", "square", "diamond")  # the ten colours repeat with another symbol
 
 
 def kernel_map(vector: Vector, layout: Layout, tensor: str) -> NDArray[np.float32]:
-    """The magnitudes of a convolution with one column for each kernel, as in Fig. 1 and 2 of the SSTC paper.
+    """Return the magnitudes of a convolution with one column per kernel, as in Fig. 1 and 2 of the SSTC paper.
 
-    >>> from abaton.kernels import Layout, Role, Tensor
-    >>> layout = Layout([Tensor("conv", (4, 2, 3, 3), Role.CONV)])
+    >>> from abaton.layout import Layout, Tensor, TensorRole
+    >>> layout = Layout([Tensor("conv", (4, 2, 3, 3), TensorRole.CONV)])
     >>> kernel_map(layout.zeros(), layout, "conv").shape
     (9, 8)
     """
-    part = layout.view(vector, tensor)
-    if part.ndim < 3:
+    kernels_array = layout.view(vector, tensor)
+    if kernels_array.ndim < 3:
         raise SettingsError(f"tensor '{tensor}' has no kernels", remedy="choose a convolution")
-    kernels = part.reshape(part.shape[0] * part.shape[1], -1)
+    kernels = kernels_array.reshape(kernels_array.shape[0] * kernels_array.shape[1], -1)
     return np.abs(kernels).T
 
 
 def heat_maps(maps: Mapping[str, NDArray[np.float32]], *, title: str) -> Any:
-    """One heat map under the other, such as an update, after STC, and after SSTC."""
+    """Return a codec experiment's heat maps below each other, such as an update, after STC, and after SSTC."""
     from plotly.subplots import make_subplots
 
     figure = make_subplots(rows=len(maps), cols=1, shared_xaxes=True, subplot_titles=list(maps))
     top = max((float(values.max(initial=0)) for values in maps.values()), default=1.0) or 1.0
-    scale = {"title": {"text": "size of change", "side": "right"}, "thickness": 14}
+    scale = {"title": {"text": "magnitude", "side": "right"}, "thickness": 14}
     for row, values in enumerate(maps.values(), 1):
-        drawn = {"colorscale": "Viridis", "showscale": row == 1, "colorbar": scale}
-        figure.add_heatmap(z=values, zmin=0, zmax=top, **drawn, row=row, col=1)
-        figure.update_yaxes(title_text="place in kernel", row=row, col=1)
+        style = {"colorscale": "Viridis", "showscale": row == 1, "colorbar": scale}
+        figure.add_heatmap(z=values, zmin=0, zmax=top, **style, row=row, col=1)
+        figure.update_yaxes(title_text="index in kernel", row=row, col=1)
     figure.update_xaxes(title_text="kernel", row=len(maps), col=1)
     return figure.update_layout(title=title, template="plotly_white", height=120 + 220 * len(maps))
 
 
-def error_curves(curves: Mapping[str, Curve], *, title: str = "Error and size of every codec") -> Any:
-    """Relative error against bits for each number, both logarithmic; lower and further left is better."""
+def error_curves(curves: Mapping[str, Curve], *, title: str = "Error and size by codec") -> Any:
+    """Return the codec experiment's figure of relative error against bits per value, both logarithmic."""
     figure = _lines(curves, title)
-    figure.update_xaxes(title_text="bits for each number, as sent", type="log")
+    figure.update_xaxes(title_text="bits per value", type="log")
     return figure.update_yaxes(title_text="relative squared error", type="log", exponentformat="power")
 
 
 def accuracy_curves(curves: Mapping[str, Curve], *, title: str = "Test accuracy against bytes sent") -> Any:
-    """Accuracy against bytes sent so far, one line for each codec."""
+    """Return the codec experiment's figure of accuracy against bytes sent, one line per codec."""
     figure = _lines(curves, title)
     figure.update_xaxes(title_text="bytes sent by all learners", type="log")
     return figure.update_yaxes(title_text="test accuracy", tickformat=".0%")
@@ -230,12 +223,12 @@ def _lines(curves: Mapping[str, Curve], title: str) -> Any:
     for i, (name, points) in enumerate(curves.items()):
         x, y = ([point[axis] for point in points] for axis in (0, 1))
         figure.add_trace(
-            Scatter(x=x, y=y, name=name, mode="lines+markers", marker={"symbol": _SIGNS[i // 10 % 3]})
+            Scatter(x=x, y=y, name=name, mode="lines+markers", marker={"symbol": _SYMBOLS[i // 10 % 3]})
         )
     return figure
 
 
-_BARS = 20  # more classes than this cannot be told apart by colour: they become a map
+_MAX_BAR_CLASSES = 20  # more classes are not distinguishable by colour: use a heat map
 
 
 def partition_figure(
@@ -245,13 +238,13 @@ def partition_figure(
     title: str = "",
     groups: Mapping[str, str] | None = None,
 ) -> Any:
-    """Draw a partition: a bar a learner, coloured by class; with many classes a map of learners and classes.
+    """Return a figure of a partition: one bar per learner by class, or a heat map for many classes.
 
     Args:
-        rows: one line a learner with `learner` and `counts` (class -> examples), as `Partition.table` gives them.
-        classes: all classes, in order.
-        title: what is written above.
-        groups: the group (fast, slow) of each learner, written behind its name.
+        rows: One row per learner with `learner` and `counts` (class -> examples), as in `Partition.table`.
+        classes: All classes, in order.
+        title: Title of the figure.
+        groups: Group (fast, slow) of each learner, shown after its name.
 
     Returns:
         A Plotly figure.
@@ -261,7 +254,7 @@ def partition_figure(
     names = [_name(row["learner"], groups) for row in rows]
     counts = [[int(row["counts"].get(name, 0)) for name in classes] for row in rows]
     figure = go.Figure()
-    if len(classes) <= _BARS:
+    if len(classes) <= _MAX_BAR_CLASSES:
         for j, name in enumerate(classes):
             figure.add_bar(
                 x=names,
@@ -285,7 +278,7 @@ def partition_figure(
         title_text=title,
         template="plotly_white",
         xaxis={"title": "learner, by size", "type": "category"},
-        height=460 if len(classes) <= _BARS else max(460, 9 * len(classes) + 160),
+        height=460 if len(classes) <= _MAX_BAR_CLASSES else max(460, 9 * len(classes) + 160),
         margin={"l": 60, "r": 20, "t": 60 if title else 20, "b": 60},
     )
     return figure
@@ -296,5 +289,5 @@ def _name(learner: str, groups: Mapping[str, str] | None) -> str:
 
 
 def _colour(j: int, classes: int) -> str:
-    # Evenly around the colour circle, every second one darker, so that neighbours differ without colour vision, too.
+    # Even hues, every second one darker: neighbours differ without colour vision, too.
     return f"hsl({round(360 * j / max(classes, 1))}, 60%, {42 if j % 2 else 62}%)"

@@ -1,6 +1,6 @@
-"""What a run found, for whom, and how sure that is: pure functions from a run's result to sentences and rows.
+"""Findings of a study run as sentences and rows: the main metric with its interval, and the local benefit of each site.
 
-The report, the dashboard and the command line begin with exactly this.
+The report, the dashboard and the command line start with them.
 """
 
 from __future__ import annotations
@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from abaton.report.evaluation_figures import estimate, said
+from abaton.report.evaluation_figures import complete_estimate, format_interval
 from abaton.report.run_tables import Row, Table
-from abaton.report.training_curves import less_is_better, measure_name
+from abaton.report.training_curves import is_error_metric, metric_label
 
-GAINS, LOSES, UNCLEAR, FEW = "gains", "better alone", "no clear difference", "too few people to tell"
-"""What can be said of a site: its community model against its own."""
+BETTER, WORSE, UNCLEAR, TOO_FEW = "better", "worse", "unclear", "too few"
+"""Verdicts on a site: the community model compared with its local-only model."""
 
-_CHANCE = {"auroc": 0.5, "concordance": 0.5, "r2": 0.0}  # what a model reaches that knows nothing
+_UNINFORMATIVE_VALUE = {"auroc": 0.5, "concordance": 0.5, "r2": 0.0}  # value of a model without information
 _WIDTHS = (
     (0.05, "The interval is narrow"),
     (0.1, "The interval is fairly narrow"),
@@ -23,165 +23,181 @@ _WIDTHS = (
 )
 
 
-def finding(
-    study: Mapping[str, Any], evaluation: Mapping[str, Any], level: float = 0.95
+def main_finding(
+    study: Mapping[str, Any], evaluation: Mapping[str, Any], confidence_level: float = 0.95
 ) -> dict[str, Any] | None:
-    """The one number that a run found, in a sentence: with its interval, for whom, and how sure; None if there is none.
+    """Return the main finding of a run: its metric with interval, and a sentence; `None` if not evaluated.
 
     Args:
-        study: What the run tells of its study.
-        evaluation: How its models were judged.
-        level: Of the intervals.
+        study: Study facts of the run.
+        evaluation: Evaluation results of the run.
+        confidence_level: Confidence level of the intervals.
     """
-    line = next(
+    community = next(
         (
-            each
-            for each in evaluation.get("lines", ())
-            if each["of"] == "all" and each["model"] == "community"
+            row
+            for row in evaluation.get("rows", ())
+            if row["grouping"] == "all" and row["model"] == "community"
         ),
         None,
     )
-    if line is None or not line["measures"]:
+    if community is None or not community["metrics"]:
         return None
-    measure = next(iter(line["measures"]))
-    found = line["measures"][measure]
-    if found["value"] is None:
+    metric = next(iter(community["metrics"]))
+    estimate = community["metrics"][metric]
+    if estimate["value"] is None:
         return None
     interval = ""
-    if found["low"] is not None:
-        interval = f" ({100 * level:g}\u00a0% interval {found['low']:.3f} to {found['high']:.3f})"
-    _, _, case = line["subset"].partition(", ")
+    if estimate["low"] is not None:
+        interval = (
+            f" ({100 * confidence_level:g}\u00a0% interval {estimate['low']:.3f} to {estimate['high']:.3f})"
+        )
+    _, _, positive_class = community["group"].partition(", ")
     outcome = " ".join(str(study.get("outcome") or "the outcome").replace("_", " ").split())
-    what = f"{outcome} ({case})" if case else outcome
-    sites = f"{line['sites']} sites" if line["sites"] != 1 else "one site"
+    target = f"{outcome} ({positive_class})" if positive_class else outcome
+    sites = f"{community['sites']} sites" if community["sites"] != 1 else "one site"
     return {
-        "measure": measure,
-        "name": measure_name(measure),
-        "value": found["value"],
-        "low": found["low"],
-        "high": found["high"],
-        "people": line["subjects"],
-        "sites": line["sites"],
-        "words": f"The community model predicts {what} with {_article(measure)} {measure_name(measure)} of "
-        f"{found['value']:.3f}{interval}, in {line['subjects']} people of {sites} from whom it did not learn.",
-        "sure": _sure(measure, found),
+        "metric": metric,
+        "name": metric_label(metric),
+        "value": estimate["value"],
+        "low": estimate["low"],
+        "high": estimate["high"],
+        "subjects": community["subjects"],
+        "sites": community["sites"],
+        "text": f"The community model predicts {target} with {_article(metric)} {metric_label(metric)} of "
+        f"{estimate['value']:.3f}{interval}, in {community['subjects']} held-out test subjects of {sites}.",
+        "certainty": _certainty(metric, estimate),
     }
 
 
-def _article(measure: str) -> str:
-    return "an" if measure in ("auroc", "auprc", "accuracy", "r2") else "a"
+def _article(metric: str) -> str:
+    return "an" if metric in ("auroc", "auprc", "accuracy", "r2") else "a"
 
 
-def _sure(measure: str, found: Mapping[str, Any]) -> str:
-    """How far the number can be trusted, in words."""
-    if found["low"] is None:
-        return "There is no interval, so nothing says how sure this is."
-    wide = found["high"] - found["low"]
-    words = next((text for most, text in _WIDTHS if wide <= most), "The interval is very wide")
-    if measure in _CHANCE:
-        if found["low"] <= _CHANCE[measure]:
-            return f"{words}, and reaches what a model without knowledge would have: this may be chance."
-        return f"{words}; all of it is better than chance. It says nothing about other hospitals."
-    return f"{words}. It says nothing about other hospitals."
+def _certainty(metric: str, estimate: Mapping[str, Any]) -> str:
+    """Return a sentence of the main finding on the width of the interval and on chance."""
+    if estimate["low"] is None:
+        return "There is no confidence interval."
+    width = estimate["high"] - estimate["low"]
+    statement = next((text for limit, text in _WIDTHS if width <= limit), "The interval is very wide")
+    if metric in _UNINFORMATIVE_VALUE:
+        if estimate["low"] <= _UNINFORMATIVE_VALUE[metric]:
+            return f"{statement} and includes the value of a model without information."
+        statement += " and excludes the value of a model without information"
+    return f"{statement}. It does not extend to other hospitals."
 
 
-def site_gains(evaluation: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """For each site its own model and the community model on its own people, what it gains, and a verdict.
+def local_benefits(evaluation: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the finding of each site: local-only and community model on its test subjects, with a verdict.
 
-    A gain is an improvement: for errors it is how much smaller they are.
+    The benefit is an improvement: a decrease of error metrics, an increase of others.
 
-    >>> told = {"value": 0.2, "low": 0.1, "high": 0.3}
-    >>> made = {"gains": {"measure": "auroc", "sites": {"kos": {"own": told, "community": told, "difference": told}}}}
-    >>> site_gains(made)[0]["verdict"]
-    'gains'
+    >>> estimate = {"value": 0.2, "low": 0.1, "high": 0.3}
+    >>> pair = {"local_only": estimate, "community": estimate, "difference": estimate}
+    >>> evaluation = {"local_benefit": {"metric": "auroc", "sites": {"kos": pair}}}
+    >>> local_benefits(evaluation)[0]["verdict"]
+    'better'
     """
-    told = evaluation.get("gains") or {"measure": "", "sites": {}}
-    people = {
-        line["subset"]: line["subjects"]
-        for line in evaluation.get("lines", ())
-        if line["of"] == "site" and line["model"] == "community"
+    benefits = evaluation.get("local_benefit") or {"metric": "", "sites": {}}
+    subjects = {
+        row["group"]: row["subjects"]
+        for row in evaluation.get("rows", ())
+        if row["grouping"] == "site" and row["model"] == "community"
     }
-    made = []
-    for site, each in told["sites"].items():
-        gain = None if each is None else _gain(each["difference"], told["measure"])
-        made.append(
+    rows = []
+    for site, pair in benefits["sites"].items():
+        benefit = None if pair is None else _improvement(pair["difference"], benefits["metric"])
+        rows.append(
             {
-                "site": site, "people": people.get(site, "–"), "measure": told["measure"], "gain": gain,
-                "own": each and each["own"], "community": each and each["community"], "verdict": _verdict(gain),
+                "site": site, "subjects": subjects.get(site, "–"), "metric": benefits["metric"], "benefit": benefit,
+                "local_only": pair and pair["local_only"], "community": pair and pair["community"],
+                "verdict": _verdict(benefit),
             }
         )  # fmt: skip
-    return made
+    return rows
 
 
-def _gain(difference: Mapping[str, Any], measure: str) -> dict[str, Any]:
-    if not less_is_better(measure):
+def _improvement(difference: Mapping[str, Any], metric: str) -> dict[str, Any]:
+    if not is_error_metric(metric):
         return dict(difference)
-    turned = {"value": difference["value"], "low": difference["high"], "high": difference["low"]}
-    return {key: None if value is None else -value for key, value in turned.items()}
+    negated = {"value": difference["value"], "low": difference["high"], "high": difference["low"]}
+    return {key: None if value is None else -value for key, value in negated.items()}
 
 
-def _verdict(gain: Mapping[str, Any] | None) -> str:
-    if gain is None or estimate({"gain": gain}, "gain") is None:
-        return FEW
-    return GAINS if gain["low"] > 0 else LOSES if gain["high"] < 0 else UNCLEAR
+def _verdict(benefit: Mapping[str, Any] | None) -> str:
+    if benefit is None or complete_estimate({"benefit": benefit}, "benefit") is None:
+        return TOO_FEW
+    return BETTER if benefit["low"] > 0 else WORSE if benefit["high"] < 0 else UNCLEAR
 
 
-def gains_words(gains: Sequence[Mapping[str, Any]]) -> str:
-    """What sites gain in a sentence.
+def local_benefit_text(benefits: Sequence[Mapping[str, Any]]) -> str:
+    """Return the local benefit of all sites as a sentence of the findings.
 
-    >>> gains_words([{"verdict": GAINS}, {"verdict": UNCLEAR}])
-    "Against each site's own model, the community model is clearly better at 1 of 2 sites and clearly worse at none."
+    >>> local_benefit_text([{"verdict": BETTER}, {"verdict": UNCLEAR}])[48:]
+    'community model is clearly better at 1 of 2 sites and clearly worse at none.'
     """
-    if not gains:
+    if not benefits:
         return ""
-    number = {verdict: sum(each["verdict"] == verdict for each in gains) for verdict in (GAINS, LOSES, FEW)}
-    better = f"{number[GAINS] or 'none'} of {len(gains)} sites"
-    few = f"; at {number[FEW]} too few people were tested to tell" if number[FEW] else ""
+    counts = {
+        verdict: sum(benefit["verdict"] == verdict for benefit in benefits)
+        for verdict in (BETTER, WORSE, TOO_FEW)
+    }
+    better = f"{counts[BETTER] or 'none'} of {len(benefits)} sites"
+    not_evaluated = f"; too few test subjects at {counts[TOO_FEW]}" if counts[TOO_FEW] else ""
     return (
-        f"Against each site's own model, the community model is clearly better at {better} "
-        f"and clearly worse at {number[LOSES] or 'none'}{few}."
+        f"Compared with each site's local-only model, the community model is clearly better at {better} "
+        f"and clearly worse at {counts[WORSE] or 'none'}{not_evaluated}."
     )
 
 
-def gains_table(gains: Sequence[Mapping[str, Any]]) -> Table:
-    """What each site gains, as a table."""
-    name = gains[0]["measure"] if gains else ""
+def local_benefit_table(benefits: Sequence[Mapping[str, Any]]) -> Table:
+    """Return the local benefit of each site as a table of the findings."""
+    metric = benefits[0]["metric"] if benefits else ""
     rows: list[Row] = [
-        (g["site"], g["people"], said(g["own"]), said(g["community"]), signed(g["gain"]), g["verdict"]) for g in gains
+        (benefit["site"], benefit["subjects"], format_interval(benefit["local_only"]),
+         format_interval(benefit["community"]), format_difference(benefit["benefit"]), benefit["verdict"])
+        for benefit in benefits
     ]  # fmt: skip
-    return ("site", "people", f"{name}, own model", "community model", "gain", "verdict"), rows
+    return (
+        "site",
+        "test subjects",
+        f"{metric}, local-only model",
+        "community model",
+        "local benefit",
+        "verdict",
+    ), rows
 
 
-def signed(found: Mapping[str, Any] | None) -> str:
-    """A difference with its sign and its interval.
+def format_difference(estimate: Mapping[str, Any] | None) -> str:
+    """Return the difference in a local benefit finding with its sign and its interval as text.
 
-    >>> signed({"value": 0.031, "low": -0.01, "high": 0.07})
+    >>> format_difference({"value": 0.031, "low": -0.01, "high": 0.07})
     '+0.031 (−0.010 to +0.070)'
     """
-    if found is None or found["value"] is None:
+    if estimate is None or estimate["value"] is None:
         return "–"
-    if found["low"] is None:
-        return _sign(found["value"])
-    return f"{_sign(found['value'])} ({_sign(found['low'])} to {_sign(found['high'])})"
+    if estimate["low"] is None:
+        return _format_sign(estimate["value"])
+    return f"{_format_sign(estimate['value'])} ({_format_sign(estimate['low'])} to {_format_sign(estimate['high'])})"
 
 
-def _sign(value: float) -> str:
+def _format_sign(value: float) -> str:
     return f"{value:+.3f}".replace("-", "−")
 
 
-def gains_axis(gains: Iterable[Mapping[str, Any]]) -> dict[str, float]:
-    """Where a picture of gains begins and ends, with zero inside; for :func:`on_axis`."""
-    known = [each["gain"] for each in gains if each["verdict"] != FEW]
-    low = min([0.0, *(each["low"] for each in known)])
-    high = max([0.0, *(each["high"] for each in known)])
-    room = 0.08 * ((high - low) or 1.0)
-    return {"low": low - room, "high": high + room}
+def local_benefit_axis(benefits: Iterable[Mapping[str, Any]]) -> dict[str, float]:
+    """Return the limits of an axis of local benefits, which includes zero; for :func:`axis_percent`."""
+    estimates = [benefit["benefit"] for benefit in benefits if benefit["verdict"] != TOO_FEW]
+    low = min([0.0, *(benefit["low"] for benefit in estimates)])
+    high = max([0.0, *(benefit["high"] for benefit in estimates)])
+    margin = 0.08 * ((high - low) or 1.0)
+    return {"low": low - margin, "high": high + margin}
 
 
-def on_axis(value: float, axis: Mapping[str, float]) -> float:
-    """Where a value lies between the ends of an axis, in hundredths.
+def axis_percent(value: float, axis: Mapping[str, float]) -> float:
+    """Return the position of a local benefit on the axis of the findings in percent.
 
-    >>> on_axis(0.5, {"low": 0.0, "high": 2.0})
+    >>> axis_percent(0.5, {"low": 0.0, "high": 2.0})
     25.0
     """
     return round(100 * (value - axis["low"]) / (axis["high"] - axis["low"]), 2)

@@ -1,4 +1,8 @@
-"""What all pages are made with: one set of templates in which every value is escaped, and the files they carry."""
+"""Jinja environment and assets of all pages; every value is escaped.
+
+The style sheet link carries the id and class that Plotly looks for, so Plotly adds no inline style and the content
+security policy needs no exception.
+"""
 
 from __future__ import annotations
 
@@ -14,48 +18,62 @@ from typing import Any
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from abaton.report.evaluation_figures import told as interval
-from abaton.report.findings import gains_axis, gains_words, on_axis, signed
-from abaton.report.training_curves import measure_name
+from abaton.report.evaluation_figures import format_estimate as interval
+from abaton.report.findings import axis_percent, format_difference, local_benefit_axis, local_benefit_text
+from abaton.report.training_curves import metric_label
 
 Figures = Mapping[str, Mapping[str, Any]]
 
 _NUMBER = re.compile(r"[<≥≤]?\d[\d,]*(\.\d+)?|–|none")
-_SHORT = 14  # letters of a name that is not broken
+_MAX_UNBROKEN = 14  # characters of a name that is not broken
 
 
 @cache
-def environment(*rooms: str) -> Environment:
-    """The templates of some rooms: every value is escaped, and one that is missing is an error.
+def environment(*packages: str) -> Environment:
+    """Return the Jinja environment of all HTML pages: values are escaped, undefined ones are errors.
 
     Args:
-        rooms: Packages with a folder `templates`; those of the report are always there.
+        packages: Packages with a folder `templates`, besides the report's.
     """
-    made = Environment(
-        loader=ChoiceLoader([PackageLoader(room) for room in (*rooms, "abaton.report")]),
+    jinja = Environment(
+        loader=ChoiceLoader([PackageLoader(package) for package in (*packages, "abaton.report")]),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters |= {"told": told, "size": size, "slug": slug, "share": lambda value: f"{value:.1%}"}
-    made.globals |= {
+    jinja.filters |= {
+        "display": format_value,
+        "bytes": format_bytes,
+        "slug": slug,
+        "percent": lambda value: f"{value:.1%}",
+    }
+    jinja.globals |= {
         "grid": grid,
-        **{each.__name__: each for each in (gains_axis, gains_words, measure_name, on_axis, signed)},
+        **{
+            function.__name__: function
+            for function in (
+                local_benefit_axis,
+                local_benefit_text,
+                metric_label,
+                axis_percent,
+                format_difference,
+            )
+        },
         "interval": interval,
     }
-    return made
+    return jinja
 
 
 @dataclass(frozen=True, slots=True)
-class Assets:
-    """Style and scripts of a page: carried inside, with a policy that allows these alone, or linked.
+class PageAssets:
+    """Style and scripts of a page, embedded with a content security policy, or linked.
 
     Attributes:
-        policy: What a page may do that carries everything.
-        style, scripts: What it carries.
-        base: Where linked files are, for a page of a server.
-        home: Where such a page goes back to.
+        policy: Content security policy of a page with embedded assets.
+        style, scripts: Embedded assets.
+        base: Base URL of linked assets.
+        home: URL of the link back.
     """
 
     policy: str = ""
@@ -66,64 +84,65 @@ class Assets:
 
 
 @cache
-def carried(*, drawing: bool) -> Assets:
-    """What a page carries that opens anywhere: it fetches nothing, and runs no script but these."""
+def embedded_assets(*, drawing: bool) -> PageAssets:
+    """Return the assets embedded in an HTML page, with a content security policy that allows only them."""
     style, scripts = read("abaton.css"), (read("plotly.js"), read("draw.js")) if drawing else ()
-    policy = f"default-src 'none'; style-src {_mark(style)}"
+    policy = f"default-src 'none'; style-src {_csp_hash(style)}"
     if scripts:
-        policy += f"; script-src {' '.join(map(_mark, scripts))}; img-src data: blob:"
-    return Assets(policy, Markup(style), tuple(map(Markup, scripts)))  # noqa: S704 - our own files
+        policy += f"; script-src {' '.join(map(_csp_hash, scripts))}; img-src data: blob:"
+    return PageAssets(policy, Markup(style), tuple(map(Markup, scripts)))  # noqa: S704 - our own files
 
 
-def _mark(text: str) -> str:
+def _csp_hash(text: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
 def page(
-    template: str, *, figures: Figures | None = None, assets: Assets | None = None, **values: Any
+    template: str, *, figures: Figures | None = None, assets: PageAssets | None = None, **values: Any
 ) -> str:
-    """A whole page from a template of the report.
+    """Render an HTML page from a template of the report.
 
     Args:
-        template: Its name.
-        figures: What is drawn, by name.
-        assets: Style and scripts; carried inside if not given.
-        values: What the template shows.
+        template: Name of the template.
+        figures: Figures by name.
+        assets: Style and scripts; embedded by default.
+        values: Variables of the template.
     """
-    known = assets or carried(drawing=bool(figures))
-    drawn = {name: {key: each[key] for key in ("data", "layout")} for name, each in (figures or {}).items()}
-    more = {
-        "assets": known,
-        "figures": figures or {},
-        "drawn": drawn,
-        "marks": style_marks() if drawn else "",
+    page_assets = assets or embedded_assets(drawing=bool(figures))
+    plots = {
+        name: {key: figure[key] for key in ("data", "layout")} for name, figure in (figures or {}).items()
     }
-    return environment().get_template(template).render(**more, **values)
+    context = {
+        "assets": page_assets,
+        "figures": figures or {},
+        "plots": plots,
+        "plotly_markers": plotly_style_markers() if plots else "",
+    }
+    return environment().get_template(template).render(**context, **values)
 
 
 @cache
 def read(name: str) -> str:
-    """A file that pages need; Plotly's script as it is in its own package, in the version that is installed."""
+    """Return the text of an asset of HTML pages; Plotly's script comes from the installed package."""
     if name == "plotly.js":
         return files("plotly").joinpath("package_data", "plotly.min.js").read_text(encoding="utf-8")
     return files("abaton.report").joinpath("static", name).read_text(encoding="utf-8")
 
 
 @cache
-def style_marks() -> Markup:
-    """Elements that stand for styles which Plotly would write into the page for maps: no page here has one.
+def plotly_style_markers() -> Markup:
+    """Return HTML elements that keep Plotly from adding its inline styles for maps.
 
-    It looks for an element with a fingerprint as its id, and writes nothing if there is one; so the pages need no
-    exception from the rule that styles come from files.
+    Plotly adds none if an element with the digest of the style as id exists.
     """
-    marks = re.findall(r'getElementById\("([0-9a-f]{64})"\)', read("plotly.js"))
-    return Markup("").join(Markup('<meta id="{}">').format(mark) for mark in dict.fromkeys(marks))
+    ids = re.findall(r'getElementById\("([0-9a-f]{64})"\)', read("plotly.js"))
+    return Markup("").join(Markup('<meta id="{}">').format(element_id) for element_id in dict.fromkeys(ids))
 
 
-def told(value: object) -> str:
-    """Any value for reading: numbers rounded, absence said.
+def format_value(value: object) -> str:
+    """Return a value as text in an HTML page: numbers rounded, missing values marked.
 
-    >>> told(0.123456), told(12345), told(None)
+    >>> format_value(0.123456), format_value(12345), format_value(None)
     ('0.1235', '12,345', Markup('<span class="absent">not supplied</span>'))
     """
     if value is None or value == "" or value == []:
@@ -137,17 +156,17 @@ def told(value: object) -> str:
     if isinstance(value, list | tuple):
         return ", ".join(str(item) for item in value)
     if isinstance(value, Mapping):
-        return "; ".join(f"{name}: {told(each)}" for name, each in value.items())
+        return "; ".join(f"{name}: {format_value(entry)}" for name, entry in value.items())
     return value if isinstance(value, Markup) else str(value)
 
 
-def size(number: int) -> str:
-    """Bytes for reading.
+def format_bytes(count: int) -> str:
+    """Return a number of bytes as text in an HTML page.
 
-    >>> size(512), size(20_480), size(3_500_000)
+    >>> format_bytes(512), format_bytes(20_480), format_bytes(3_500_000)
     ('512 B', '20.5 kB', '3.5 MB')
     """
-    value, unit = float(number), "B"
+    value, unit = float(count), "B"
     for larger in ("kB", "MB", "GB", "TB"):
         if value < 1000:
             break
@@ -155,48 +174,49 @@ def size(number: int) -> str:
     return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
 
 
-def slug(words: str) -> str:
-    """Words as an element's id.
+def slug(text: str) -> str:
+    """Return a text as the id of an HTML element.
 
-    >>> slug("How to do it again")
-    'how-to-do-it-again'
+    >>> slug("Training and traffic")
+    'training-and-traffic'
     """
-    return re.sub(r"[^a-z0-9]+", "-", words.lower()).strip("-")
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
 
 
-def grid(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> dict[str, Any]:
-    """A table's cells with how each is set: columns of numbers to the right, fingerprints broken, intervals whole.
+def grid(column_names: Sequence[str], rows: Iterable[Sequence[object]]) -> dict[str, Any]:
+    """Return the cells of an HTML table with their style: numbers right-aligned, digests broken.
 
-    A count that is masked is a number too, and short names at the left are not broken.
+    Suppressed counts are numbers, too; short names in the first column are not broken.
 
-    >>> grid(["site", "read"], [("kos", "≥5"), ("athens", 384)])["heads"]
-    [('site', 'whole'), ('read', 'n')]
+    >>> grid(["site", "read"], [("kos", "≥5"), ("athens", 384)])["columns"]
+    [('site', 'nowrap'), ('read', 'n')]
     """
-    listed = [tuple(row) for row in rows]
-    columns = [[row[i] for row in listed] for i in range(len(heads))]
-    look = ["n" if cells and all(map(_counts, cells)) else "" for cells in columns]
-    if look and not look[0] and all(len(str(cell)) <= _SHORT for cell in columns[0]):
-        look[0] = "whole"
+    cells_by_row = [tuple(row) for row in rows]
+    columns = [[row[i] for row in cells_by_row] for i in range(len(column_names))]
+    styles = ["n" if cells and all(map(_is_number, cells)) else "" for cells in columns]
+    if styles and not styles[0] and all(len(str(cell)) <= _MAX_UNBROKEN for cell in columns[0]):
+        styles[0] = "nowrap"
     return {
-        "heads": list(zip(heads, look, strict=True)),
+        "columns": list(zip(column_names, styles, strict=True)),
         "rows": [
-            [(cell, kind or _look(cell)) for cell, kind in zip(row, look, strict=True)] for row in listed
+            [(cell, style or _cell_style(cell)) for cell, style in zip(row, styles, strict=True)]
+            for row in cells_by_row
         ],
     }
 
 
-def _counts(cell: object) -> bool:
-    """Whether a cell is a number, a masked one, or the lack of one."""
+def _is_number(cell: object) -> bool:
+    """Return whether the cell of an HTML table is a number, a suppressed count or missing."""
     return cell is None or isinstance(cell, int | float) or bool(_NUMBER.fullmatch(str(cell)))
 
 
-def _look(cell: object) -> str:
-    """How a cell of words is set.
+def _cell_style(cell: object) -> str:
+    """Return the style of a text cell in an HTML table.
 
-    >>> _look("0.832 (0.683 to 0.944)"), _look("f" * 64), _look("a sentence, which may be broken")
-    ('whole', 'long', '')
+    >>> _cell_style("0.832 (0.683 to 0.944)"), _cell_style("f" * 64), _cell_style("a sentence that may be broken")
+    ('nowrap', 'long', '')
     """
     text = str(cell)
     if re.fullmatch(r"[+−-]?[\d.]+ \([^ ]+ to [^ ]+\)|\d{4}-\d\d-\d\d", text):
-        return "whole"
+        return "nowrap"
     return "long" if max(map(len, text.split()), default=0) > 24 else ""

@@ -1,6 +1,6 @@
-"""What a model goes by, and what each site makes of it: pure functions from a run's results to figures.
+"""Interpretability figures: permutation importance, coefficients, partial dependence, calibration, decision curves.
 
-Figures have the form of :mod:`abaton.report.training_curves`, with a title and a sentence. What a run has not told is not there.
+Figures have the form of `training_curves`, with a title and a description. Personal models are compared here, too.
 """
 
 from __future__ import annotations
@@ -8,259 +8,285 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from abaton.report.training_curves import COLOURS, Figure, plain
+from abaton.report.training_curves import COLOURS, Figure, escape_markup
 
-_SHOWN = 20  # bars of a figure; its table has all
+_MAX_BARS = 20  # bars of a figure; its table is complete
 _GREY = "#6b7785"
 
 
-def explaining_figures(results: Mapping[str, Any]) -> dict[str, Figure]:
-    """The figures of a run's explanation and of its sites' own models, by name; none if the study asked for neither.
+def make_interpretability_figures(results: Mapping[str, Any]) -> dict[str, Figure]:
+    """Return the figures of a run's interpretability results and personal models by name.
 
     Args:
-        results: A run's result, or the results of its report.
+        results: Result of a run, or the results of its report.
     """
-    told, own = results.get("explanation"), results.get("personal")
-    made: dict[str, Figure] = {}
-    if own and own["lines"]:
-        made["personal"] = personal_figure(own["lines"])
-    if not told:
-        return made
-    if told["importance"]:
-        made["importance"] = importance_figure(told["importance"], told["measure"])
-    if told["coefficients"]:
-        made["coefficients"] = coefficients_figure(told["coefficients"])
-    for each in told["dependence"]:
-        made[f"dependence-{each['input']}"] = dependence_figure(each, told["cases"])
-    if told["calibration"]:
-        made["calibration-by"] = calibration_by_figure(told["calibration"])
-    if told["decision"]:
-        made["decision"] = decision_figure(told["decision"])
-    return made
+    interpretability, personal = results.get("interpretability"), results.get("personal_models")
+    figures: dict[str, Figure] = {}
+    if personal and personal["rows"]:
+        figures["personal"] = personal_figure(personal["rows"])
+    if not interpretability:
+        return figures
+    if interpretability["importance"]:
+        figures["importance"] = importance_figure(interpretability["importance"], interpretability["metric"])
+    if interpretability["coefficients"]:
+        figures["coefficients"] = coefficients_figure(interpretability["coefficients"])
+    for dependence in interpretability["partial_dependence"]:
+        figures[f"dependence-{dependence['input']}"] = dependence_figure(
+            dependence, interpretability["cases"]
+        )
+    if interpretability["calibration"]:
+        figures["calibration-by"] = calibration_by_figure(interpretability["calibration"])
+    if interpretability["decision"]:
+        figures["decision"] = decision_figure(interpretability["decision"])
+    return figures
 
 
 def personal_figure(lines: Sequence[Mapping[str, Any]]) -> Figure:
-    """What each site gains: every model there against the one that the site has of its own rows, paired."""
-    models = list(dict.fromkeys(line["model"] for line in lines if line["model"] != "own"))
-    measure = lines[0]["gain"]["measure"]
+    """Return the interpretability figure of paired differences between each model and the local-only one."""
+    models = list(dict.fromkeys(row["model"] for row in lines if row["model"] != "local_only"))
+    metric = lines[0]["gain_over_local_only"]["metric"]
     data = []
-    for number, model in enumerate(models):
-        known = [line for line in lines if line["model"] == model and line["gain"]["low"] is not None]
+    for index, model in enumerate(models):
+        shown = [
+            row for row in lines if row["model"] == model and row["gain_over_local_only"]["low"] is not None
+        ]
         data.append(
             {
                 "type": "scatter",
                 "mode": "markers",
-                "name": plain(model),
-                "x": [line["gain"]["value"] for line in known],
-                "y": [_place(line) for line in known],
-                "error_x": _reach([line["gain"] for line in known]),
-                "marker": {"color": COLOURS[number % len(COLOURS)], "size": 9},
+                "name": escape_markup(model),
+                "x": [row["gain_over_local_only"]["value"] for row in shown],
+                "y": [_row_label(row) for row in shown],
+                "error_x": _error_bars([row["gain_over_local_only"] for row in shown]),
+                "marker": {"color": COLOURS[index % len(COLOURS)], "size": 9},
             }
         )
-    places = [_place(line) for line in lines if line["model"] != "own" and line["gain"]["low"] is not None]
+    labels = [
+        _row_label(row)
+        for row in lines
+        if row["model"] != "local_only" and row["gain_over_local_only"]["low"] is not None
+    ]
     rows = [
         (
-            line["site"], line["model"], line["subjects"],
-            _said(line["measures"][measure]),
-            "–" if line["model"] == "own" else _said(line["gain"]),
-            "–" if line["model"] == "community" else _said(line["over_community"]),
-            ", ".join(f"{name} {value:.2f}" for name, value in line["chosen"].items()) or "–",
+            row["site"], row["model"], row["subjects"],
+            _format_estimate(row["metrics"][metric]),
+            "–" if row["model"] == "local_only" else _format_estimate(row["gain_over_local_only"]),
+            "–" if row["model"] == "community" else _format_estimate(row["gain_over_community"]),
+            ", ".join(f"{name} {value:.2f}" for name, value in row["selected"].items()) or "–",
         )
-        for line in lines
+        for row in lines
     ]  # fmt: skip
     layout = {
-        "xaxis": {"title": {"text": f"{measure} gained over the site's own model"}, "zeroline": True},
+        "xaxis": {"title": {"text": f"difference in {metric} to the local-only model"}, "zeroline": True},
         "yaxis": {
             "type": "category",
             "categoryorder": "array",
-            "categoryarray": places[::-1],
+            "categoryarray": labels[::-1],
         },
-        "height": max(320, 28 * len(places) + 120),
+        "height": max(320, 28 * len(labels) + 120),
     }
-    heads = ["site", "model", "people", measure, "over the site's own", "over the community model", "chosen"]
-    return _figure("What each site makes of it", _PERSONAL, data, layout, heads, rows)
+    column_names = [
+        "site",
+        "model",
+        "subjects",
+        metric,
+        "difference to local-only",
+        "difference to community",
+        "selected",
+    ]
+    return _figure("Personal models", _PERSONAL, data, layout, column_names, rows)
 
 
-def _place(line: Mapping[str, Any]) -> str:
-    return plain(f"{line['site']}: {line['model']}")
+def _row_label(row: Mapping[str, Any]) -> str:
+    return escape_markup(f"{row['site']}: {row['model']}")
 
 
-def importance_figure(lines: Sequence[Mapping[str, Any]], measure: str) -> Figure:
-    """How much worse the model is without each input: over all sites in the figure, by site in the table."""
-    whole = [line for line in lines if line["of"] == "all"][:_SHOWN][::-1]
+def importance_figure(importances: Sequence[Mapping[str, Any]], metric: str) -> Figure:
+    """Return the interpretability figure of each input's permutation importance; by site in the table."""
+    shown = [row for row in importances if row["grouping"] == "all"][:_MAX_BARS][::-1]
     data = [
         {
             "type": "bar",
             "orientation": "h",
             "name": "all sites",
-            "x": [line["value"] for line in whole],
-            "y": [plain(line["input"]) for line in whole],
-            "error_x": _reach(whole),
+            "x": [row["value"] for row in shown],
+            "y": [escape_markup(row["input"]) for row in shown],
+            "error_x": _error_bars(shown),
             "marker": {"color": COLOURS[0]},
         }
     ]
-    rows = [(line["subset"], line["sites"], line["subjects"], line["input"], _said(line)) for line in lines]
+    rows = [
+        (row["group"], row["sites"], row["subjects"], row["input"], _format_estimate(row))
+        for row in importances
+    ]
     layout = {
-        "xaxis": {"title": {"text": f"{measure} lost if the input is shuffled"}},
+        "xaxis": {"title": {"text": f"decrease of {metric} when the input is permuted"}},
         "yaxis": {"type": "category"},
-        "height": max(320, 26 * len(whole) + 120),
+        "height": max(320, 26 * len(shown) + 120),
         "showlegend": False,
     }
-    heads = ["people of", "sites", "people", "input", f"{measure} lost (least to most)"]
-    return _figure("What the model goes by", _IMPORTANCE, data, layout, heads, rows)
+    column_names = ["group", "sites", "subjects", "input", f"decrease of {metric} (minimum to maximum)"]
+    return _figure("Permutation importance", _IMPORTANCE, data, layout, column_names, rows)
 
 
-def coefficients_figure(lines: Sequence[Mapping[str, Any]]) -> Figure:
-    """The coefficients of a linear model, for a deviation of each column."""
-    ordered = sorted(lines, key=lambda line: -abs(line["per_deviation"]))
+def coefficients_figure(coefficients: Sequence[Mapping[str, Any]]) -> Figure:
+    """Return the interpretability figure of a linear model's coefficients per standard deviation."""
+    ordered = sorted(coefficients, key=lambda row: -abs(row["per_std"]))
     data = []
-    for number, case in enumerate(dict.fromkeys(line["case"] for line in lines)):
-        mine = [line for line in ordered if line["case"] == case][:_SHOWN][::-1]
+    for index, case in enumerate(dict.fromkeys(row["case"] for row in coefficients)):
+        shown = [row for row in ordered if row["case"] == case][:_MAX_BARS][::-1]
         data.append(
             {
                 "type": "bar",
                 "orientation": "h",
-                "name": plain(case or "value"),
-                "x": [line["per_deviation"] for line in mine],
-                "y": [plain(line["column"]) for line in mine],
-                "marker": {"color": COLOURS[number % len(COLOURS)]},
+                "name": escape_markup(case or "value"),
+                "x": [row["per_std"] for row in shown],
+                "y": [escape_markup(row["column"]) for row in shown],
+                "marker": {"color": COLOURS[index % len(COLOURS)]},
             }
         )
-    rows = [
-        (line["column"], line["case"] or "–", line["per_deviation"], line["per_unit"]) for line in ordered
-    ]
+    rows = [(row["column"], row["case"] or "–", row["per_std"], row["per_unit"]) for row in ordered]
     layout = {
-        "xaxis": {"title": {"text": "by a deviation of a number, or by yes instead of no"}},
+        "xaxis": {"title": {"text": "per standard deviation, or per category"}},
         "yaxis": {"type": "category"},
-        "height": max(320, 26 * max(len(each["y"]) for each in data) + 120),
+        "height": max(320, 26 * max(len(trace["y"]) for trace in data) + 120),
         "showlegend": len(data) > 1,
     }
-    heads = ["column", "of", "by a deviation", "by a unit"]
-    return _figure("Coefficients", _COEFFICIENTS, data, layout, heads, rows)
+    column_names = ["column", "class", "per standard deviation", "per unit"]
+    return _figure("Coefficients", _COEFFICIENTS, data, layout, column_names, rows)
 
 
-def dependence_figure(line: Mapping[str, Any], cases: Sequence[str]) -> Figure:
-    """What the model says on average if an input is the same for everybody: over all sites, and at each."""
-    steps, numbers = line["at"], not isinstance(line["at"][0], str)
+def dependence_figure(dependence: Mapping[str, Any], cases: Sequence[str]) -> Figure:
+    """Return the interpretability figure of partial dependence on an input, over all sites and at each site."""
+    grid, is_numeric = dependence["grid"], not isinstance(dependence["grid"][0], str)
     case = cases[-1] if cases else ""
-    words = f"mean chance of {case}" if case else "mean prediction"
-    series = [("all sites", line["all"]), *line["sites"].items()]
+    y_label = f"mean predicted probability of {case}" if case else "mean prediction"
+    series = [("all sites", dependence["all"]), *dependence["sites"].items()]
     data = [
         {
-            "type": "scatter" if numbers else "bar",
-            **({"mode": "lines"} if numbers else {}),
-            "name": plain(name),
-            "x": [step if numbers else plain(step) for step in steps],
-            "y": [each[-1] for each in values],
-            **_look(number, thick=name == "all sites", lines=numbers),
+            "type": "scatter" if is_numeric else "bar",
+            **({"mode": "lines"} if is_numeric else {}),
+            "name": escape_markup(name),
+            "x": [point if is_numeric else escape_markup(point) for point in grid],
+            "y": [probabilities[-1] for probabilities in values],
+            **_trace_style(index, is_emphasised=name == "all sites", lines=is_numeric),
         }
-        for number, (name, values) in enumerate(series)
+        for index, (name, values) in enumerate(series)
     ]
     rows = [
-        (step, *(values[i][-1] for _, values in series))
-        for i, step in enumerate(f"{step:.4g}" if numbers else step for step in steps)
+        (point, *(values[i][-1] for _, values in series))
+        for i, point in enumerate(f"{point:.4g}" if is_numeric else point for point in grid)
     ]
-    layout = {"xaxis": {"title": {"text": plain(line["input"])}}, "yaxis": {"title": {"text": plain(words)}}}
-    heads = [line["input"], *(name for name, _ in series)]
-    return _figure(f"By {line['input']}", _DEPENDENCE, data, layout, heads, rows)
+    layout = {
+        "xaxis": {"title": {"text": escape_markup(dependence["input"])}},
+        "yaxis": {"title": {"text": escape_markup(y_label)}},
+    }
+    column_names = [dependence["input"], *(name for name, _ in series)]
+    return _figure(
+        f"Partial dependence on {dependence['input']}", _DEPENDENCE, data, layout, column_names, rows
+    )
 
 
-def calibration_by_figure(lines: Sequence[Mapping[str, Any]]) -> Figure:
-    """What was predicted against what happened, for all, each site and each group."""
-    quiet = {"dash": "dot", "color": _GREY}
+def calibration_by_figure(curves: Sequence[Mapping[str, Any]]) -> Figure:
+    """Return the interpretability figure of calibration curves overall, by site and by group."""
+    diagonal = {"dash": "dot", "color": _GREY}
     data: list[dict[str, Any]] = [
-        {"type": "scatter", "x": [0, 1], "y": [0, 1], "mode": "lines", "name": "right", "line": quiet}
+        {"type": "scatter", "x": [0, 1], "y": [0, 1], "mode": "lines", "name": "ideal", "line": diagonal}
     ]
-    for number, line in enumerate(lines):
+    for index, curve in enumerate(curves):
         data.append(
             {
                 "type": "scatter",
                 "mode": "lines+markers",
-                "name": plain(line["subset"]),
-                "x": [predicted for predicted, _ in line["points"]],
-                "y": [share["value"] for _, share in line["points"]],
-                "visible": True if line["of"] in ("all", "site") else "legendonly",
-                **_look(number, thick=line["of"] == "all", lines=True),
+                "name": escape_markup(curve["group"]),
+                "x": [predicted for predicted, _ in curve["points"]],
+                "y": [observed["value"] for _, observed in curve["points"]],
+                "visible": True if curve["grouping"] in ("all", "site") else "legendonly",
+                **_trace_style(index, is_emphasised=curve["grouping"] == "all", lines=True),
             }
         )
     rows = [
-        (line["subset"], line["sites"], line["subjects"], predicted, _said(share))
-        for line in lines
-        for predicted, share in line["points"]
+        (curve["group"], curve["sites"], curve["subjects"], predicted, _format_estimate(observed))
+        for curve in curves
+        for predicted, observed in curve["points"]
     ]
     layout = {
-        "xaxis": {"title": {"text": "predicted chance"}, "range": [0, 1]},
-        "yaxis": {"title": {"text": "share of cases"}, "range": [0, 1]},
+        "xaxis": {"title": {"text": "predicted probability"}, "range": [0, 1]},
+        "yaxis": {"title": {"text": "observed proportion"}, "range": [0, 1]},
         "height": 480,
     }
-    heads = ["people of", "sites", "people", "mean predicted chance", "share of cases"]
-    return _figure("Calibration by site and group", _CALIBRATION, data, layout, heads, rows)
+    column_names = ["group", "sites", "subjects", "mean predicted probability", "observed proportion"]
+    return _figure("Calibration by site and group", _CALIBRATION, data, layout, column_names, rows)
 
 
-def decision_figure(lines: Sequence[Mapping[str, Any]]) -> Figure:
-    """The decision curve: whether treating by the model does more good than treating everybody or nobody."""
-    whole = lines[0]
-    best = max(0.05, *whole["model"], *whole["everybody"])
+def decision_figure(curves: Sequence[Mapping[str, Any]]) -> Figure:
+    """Return the interpretability figure of the decision curve: net benefit of model, all and none treated."""
+    overall = curves[0]
+    max_benefit = max(0.05, *overall["model"], *overall["treat_all"])
     data = [
         {
             "type": "scatter",
             "mode": "lines",
             "name": name,
-            "x": whole["thresholds"],
+            "x": overall["thresholds"],
             "y": values,
             "line": line,
         }
         for name, values, line in (
-            ("the model", whole["model"], {"color": COLOURS[0], "width": 3}),
-            ("everybody", whole["everybody"], {"color": COLOURS[1], "dash": "dash"}),
-            ("nobody", [0.0] * len(whole["thresholds"]), {"color": _GREY, "dash": "dot"}),
+            ("model", overall["model"], {"color": COLOURS[0], "width": 3}),
+            ("treat all", overall["treat_all"], {"color": COLOURS[1], "dash": "dash"}),
+            ("treat none", [0.0] * len(overall["thresholds"]), {"color": _GREY, "dash": "dot"}),
         )
     ]
     layout = {
-        "xaxis": {"title": {"text": "chance from which one would treat"}, "range": [0, 1]},
-        "yaxis": {"title": {"text": "net benefit"}, "range": [-0.05, 1.05 * best]},
+        "xaxis": {"title": {"text": "threshold probability"}, "range": [0, 1]},
+        "yaxis": {"title": {"text": "net benefit"}, "range": [-0.05, 1.05 * max_benefit]},
     }
-    rows = [row for line in lines for row in _thinned(line)]
-    heads = ["people of", "sites", "people", "threshold", "by the model", "everybody"]
-    return _figure("Who should be treated by it", _DECISION, data, layout, heads, rows)
+    rows = [row for line in curves for row in _decision_rows(line)]
+    column_names = ["group", "sites", "subjects", "threshold", "model", "treat all"]
+    return _figure("Decision curve, net benefit", _DECISION, data, layout, column_names, rows)
 
 
-def _thinned(line: Mapping[str, Any]) -> Iterator[tuple[object, ...]]:
-    for at, model, everybody in zip(line["thresholds"], line["model"], line["everybody"], strict=True):
-        if round(at * 100) % 10 == 0:
-            yield line["subset"], line["sites"], line["subjects"], round(at, 2), model, everybody
+def _decision_rows(curve: Mapping[str, Any]) -> Iterator[tuple[object, ...]]:
+    for threshold, model, treat_all in zip(
+        curve["thresholds"], curve["model"], curve["treat_all"], strict=True
+    ):
+        if round(threshold * 100) % 10 == 0:
+            yield curve["group"], curve["sites"], curve["subjects"], round(threshold, 2), model, treat_all
 
 
 def _figure(
     title: str,
-    words: str,
+    description: str,
     data: Sequence[Mapping[str, Any]],
     layout: Mapping[str, Any],
-    heads: Sequence[str],
+    column_names: Sequence[str],
     rows: Sequence[tuple[object, ...]],
 ) -> Figure:
     return {
-        "title": title, "words": words, "data": list(data), "layout": dict(layout),
-        "table": {"heads": list(heads), "rows": list(rows)},
+        "title": title, "description": description, "data": list(data), "layout": dict(layout),
+        "table": {"columns": list(column_names), "rows": list(rows)},
     }  # fmt: skip
 
 
-def _look(number: int, *, thick: bool, lines: bool) -> dict[str, Any]:
-    colour = COLOURS[number % len(COLOURS)]
+def _trace_style(index: int, *, is_emphasised: bool, lines: bool) -> dict[str, Any]:
+    colour = COLOURS[index % len(COLOURS)]
     return (
-        {"line": {"color": colour, "width": 3 if thick else 1.5}} if lines else {"marker": {"color": colour}}
+        {"line": {"color": colour, "width": 3 if is_emphasised else 1.5}}
+        if lines
+        else {"marker": {"color": colour}}
     )
 
 
-def _reach(estimates: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _error_bars(estimates: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {
         "type": "data",
-        "array": [each["high"] - each["value"] for each in estimates],
-        "arrayminus": [each["value"] - each["low"] for each in estimates],
+        "array": [estimate["high"] - estimate["value"] for estimate in estimates],
+        "arrayminus": [estimate["value"] - estimate["low"] for estimate in estimates],
     }
 
 
-def _said(estimate: Mapping[str, Any] | None, absent: str = "too few") -> str:
+def _format_estimate(estimate: Mapping[str, Any] | None, absent: str = "too few") -> str:
     if not estimate or estimate["value"] is None:
         return absent
     if estimate["low"] is None:
@@ -269,22 +295,20 @@ def _said(estimate: Mapping[str, Any] | None, absent: str = "too few") -> str:
 
 
 _PERSONAL = (
-    "On each site's own test people: every model against the one that the site has of its own rows alone, paired, with "
-    "intervals. Right of zero the site gains; what it makes of the community model stays with it."
+    "Paired differences to the local-only model on each site's test subjects, with confidence intervals. Positive "
+    "values favour the model; personal models stay at the site."
 )
 _IMPORTANCE = (
-    "Each site shuffles an input among its own test people and asks the model again; only counts are added up. Bars "
-    "are means over all times, the whiskers go from the least to the most."
+    "Each site permutes an input among its test subjects and evaluates the model; only counts are summed. Bars are "
+    "means over repeats, whiskers minimum and maximum."
 )
 _COEFFICIENTS = (
-    "Log odds, or values. There are no intervals: a federated average is no maximum-likelihood estimate, and nothing "
-    "here says that an input is a cause."
+    "Log odds, or values. There are no intervals: federated averaging is not maximum-likelihood estimation. "
+    "Coefficients are not causal effects."
 )
-_DEPENDENCE = (
-    "What the model says on average if this input is the same for everybody and all else stays as it is."
-)
-_CALIBRATION = "The diagonal is right. Only what has cases and controls enough is told."
+_DEPENDENCE = "Mean prediction with this input fixed for all test subjects and the other inputs unchanged."
+_CALIBRATION = "The diagonal is ideal calibration. Subsets with too few cases or controls are suppressed."
 _DECISION = (
-    "Net benefit: the share of cases treated, less those treated in vain, weighed by the odds of the threshold. The "
-    "model is of use where its line is the highest. The table has every site and group."
+    "Net benefit: true positives minus false positives weighted by the odds of the threshold, per subject. The model "
+    "is useful where its curve is the highest. The table contains every site and group."
 )

@@ -1,12 +1,12 @@
-"""What learners did in a run: pure functions from rows to figures (see :mod:`abaton.report.training_curves` for their form)."""
+"""Figures of learners: timeline, weights, staleness, cycles, payload sizes, commit rate; see `training_curves`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from abaton.report.training_curves import COLOURS, Figure, pace_figure, plain
-from abaton.store import Activity, CycleLine, Quartiles, Span, Stretch
+from abaton.report.training_curves import COLOURS, Figure, commit_rate_figure, escape_markup
+from abaton.store import CommitInterval, CycleRow, Quartiles, TrainingSpan, VisibleActivity
 
 STATES: Mapping[str, str] = {
     "training": "#0f8b8d",
@@ -15,191 +15,226 @@ STATES: Mapping[str, str] = {
     "waiting": "#9aa7b4",
     "lost": "#d1495b",
 }
-"""What a learner can be doing, and the colour of it."""
+"""States of a learner and their colours."""
 
 
 TITLES: Mapping[str, tuple[str, str]] = {
     "timeline": (
         "Learners over time",
-        "What each learner did when: fast and slow ones at a glance. The thin line is its evaluator.",
+        "State of each learner over time. The thin bar is its evaluator.",
     ),
-    "weights": ("Weight of each learner", "Share of the mix of the learners that commit most."),
-    "staleness": ("Staleness", "What others committed while a learner trained."),
-    "cycles": ("Validation cycles", "The loss at the end of each cycle of a learner."),
-    "payloads": ("Payload sizes by codec", "Bytes of the updates that travelled."),
-    "pace": ("Commits per minute", "How often the community model got something new."),
+    "weights": ("Weight of each learner", "Fraction of the total weight, for the most active learners."),
+    "staleness": ("Staleness", "Steps or versions committed by others while a learner trained."),
+    "cycles": ("Validation cycles", "Loss at the end of each cycle of a learner."),
+    "payloads": ("Payload sizes by codec", "Bytes of the encoded updates."),
+    "commit_rate": ("Commits per minute", "Rate of accepted updates."),
 }
-"""What is drawn of a run's learners: its title, and what it says."""
+"""Title and description of each figure."""
 
 
-def activity_figures(did: Activity, *, words: str) -> dict[str, Figure]:
-    """Everything that is drawn of a run's learners, by what it shows; the dashboard and the report draw the same.
+def activity_figures(activity: VisibleActivity, *, time_label: str) -> dict[str, Figure]:
+    """Return all figures of a run's learners by name, for report and dashboard.
 
     Args:
-        did: what they did.
-        words: which time it is.
+        activity: Activity of the learners.
+        time_label: Title of the time axis.
     """
-    made = {"timeline": timeline_figure(did.spans, {line.learner: line.group for line in did.lines})}
-    if did.weights is not None:
-        made["weights"] = weight_figure(did.weights, words=words)
-    stale = "effective staleness (steps)" if did.stale == "steps" else "versions that were missed"
-    made["staleness"] = spread_figure(did.staleness, words=stale)
-    made["cycles"] = cycle_figure(did.cycles)
-    made["payloads"] = payload_figure(did.sizes, did.uncompressed)
-    made["pace"] = pace_figure([(each.at, each.commits) for each in did.pace], did.width, words=words)
-    return made
+    figures = {
+        "timeline": timeline_figure(
+            activity.spans, {learner.learner: learner.group for learner in activity.learners}
+        )
+    }
+    if activity.weights is not None:
+        figures["weights"] = weight_figure(activity.weights, time_label=time_label)
+    staleness_label = (
+        "effective staleness (steps)" if activity.staleness_unit == "steps" else "versions missed"
+    )
+    figures["staleness"] = box_figure(activity.staleness, label=staleness_label)
+    figures["cycles"] = cycle_figure(activity.cycles)
+    figures["payloads"] = payload_figure(activity.payload_bytes, activity.model_bytes)
+    figures["commit_rate"] = commit_rate_figure(
+        [(interval.timestamp, interval.commits) for interval in activity.commits],
+        activity.interval_seconds,
+        time_label=time_label,
+    )
+    return figures
 
 
-def timeline_figure(spans: Sequence[Span], groups: Mapping[str, str]) -> Figure:
-    """What each learner did when: a bar for each span, evaluating as a thin one below.
+def timeline_figure(spans: Sequence[TrainingSpan], groups: Mapping[str, str]) -> Figure:
+    """Return the timeline of learners with a bar for each span; evaluation is a thin bar below.
 
     Args:
-        spans: what was done.
-        groups: which group each learner belongs to; learners of a group stand together.
+        spans: Activity spans of learners.
+        groups: Group of each learner; learners are sorted by group.
     """
     learners = sorted({span.learner for span in spans}, key=lambda name: (groups.get(name, ""), name))
     data = []
-    for what, colour in STATES.items():
-        mine = [span for span in spans if span.what == what]
-        thin = what == "evaluating"
+    for state, colour in STATES.items():
+        state_spans = [span for span in spans if span.activity == state]
+        is_evaluating = state == "evaluating"
         data.append(
             {
                 "type": "bar",
                 "orientation": "h",
-                "name": what,
-                "base": [span.begin for span in mine],
-                "x": [span.end - span.begin for span in mine],
-                "y": [plain(span.learner) for span in mine],
-                "width": 0.14 if thin else 0.3 if what == "waiting" else 0.56,
-                "offset": -0.46 if thin else -0.13 if what == "waiting" else -0.26,
-                "marker": {"color": colour, "opacity": 0.5 if what == "waiting" else 1, "line": {"width": 0}},
-                "hovertemplate": what + ": %{x:.3g} s from %{base:.4g} s<extra></extra>",
+                "name": state,
+                "base": [span.start for span in state_spans],
+                "x": [span.end - span.start for span in state_spans],
+                "y": [escape_markup(span.learner) for span in state_spans],
+                "width": 0.14 if is_evaluating else 0.3 if state == "waiting" else 0.56,
+                "offset": -0.46 if is_evaluating else -0.13 if state == "waiting" else -0.26,
+                "marker": {
+                    "color": colour,
+                    "opacity": 0.5 if state == "waiting" else 1,
+                    "line": {"width": 0},
+                },
+                "hovertemplate": state + ": %{x:.3g} s from %{base:.4g} s<extra></extra>",
             }
         )
     layout = {
         "barmode": "overlay",
         "height": 150 + 34 * len(learners),
-        "xaxis": {"title": {"text": "seconds"}},
+        "xaxis": {"title": {"text": "time (s)"}},
         "yaxis": {
             "categoryorder": "array",
-            "categoryarray": [plain(name) for name in learners[::-1]],
+            "categoryarray": [escape_markup(name) for name in learners[::-1]],
             "type": "category",
             "automargin": True,
         },
         "legend": {"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0},
         "showlegend": True,
     }
-    return {"data": data, "layout": layout, "table": _shares(spans, learners)}
+    return {"data": data, "layout": layout, "table": _seconds_table(spans, learners)}
 
 
-def _shares(spans: Sequence[Span], learners: Sequence[str]) -> dict[str, Any]:
-    """How many seconds each learner spent with what."""
-    spent: dict[tuple[str, str], float] = {}
+def _seconds_table(spans: Sequence[TrainingSpan], learners: Sequence[str]) -> dict[str, Any]:
+    """Return the seconds of each learner in each state."""
+    seconds: dict[tuple[str, str], float] = {}
     for span in spans:
-        spent[span.learner, span.what] = spent.get((span.learner, span.what), 0.0) + span.end - span.begin
-    rows = [(name, *(spent.get((name, what), 0.0) for what in STATES)) for name in learners]
-    return {"heads": ["learner", *(f"seconds {what}" for what in STATES)], "rows": rows}
+        seconds[span.learner, span.activity] = (
+            seconds.get((span.learner, span.activity), 0.0) + span.end - span.start
+        )
+    rows = [(name, *(seconds.get((name, state), 0.0) for state in STATES)) for name in learners]
+    return {"columns": ["learner", *(f"seconds {state}" for state in STATES)], "rows": rows}
 
 
-def weight_figure(stretches: Sequence[Stretch], *, words: str) -> Figure:
-    """Each learner's share of the weight of all newest models, over time.
+def weight_figure(intervals: Sequence[CommitInterval], *, time_label: str) -> Figure:
+    """Return each learner's fraction of the weight of all latest models over time.
 
     Args:
-        stretches: the mean weight of what each learner committed in each stretch of time.
-        words: which time it is.
+        intervals: Mean weight of each learner's commits in each time interval.
+        time_label: Title of the time axis.
     """
-    names = sorted({each.learner for each in stretches})
-    moments = sorted({each.at for each in stretches})
-    told = {(each.learner, each.at): each.weight for each in stretches}
-    newest: dict[str, float] = {}
+    names = sorted({interval.learner for interval in intervals})
+    timestamps = sorted({interval.timestamp for interval in intervals})
+    weights = {(interval.learner, interval.timestamp): interval.weight for interval in intervals}
+    latest: dict[str, float] = {}
     shares: dict[str, list[float]] = {name: [] for name in names}
-    for at in moments:
-        newest |= {name: told[name, at] for name in names if (name, at) in told}
-        total = sum(newest.values())
+    for timestamp in timestamps:
+        latest |= {name: weights[name, timestamp] for name in names if (name, timestamp) in weights}
+        total = sum(latest.values())
         for name in names:
-            shares[name].append(newest.get(name, 0.0) / total if total else 0.0)
+            shares[name].append(latest.get(name, 0.0) / total if total else 0.0)
     data = [
         {
             "type": "scatter",
             "mode": "lines",
             "stackgroup": "one",
-            "x": moments,
+            "x": timestamps,
             "y": shares[name],
-            "name": plain(name),
+            "name": escape_markup(name),
             "line": {"width": 0.7, "color": COLOURS[i % len(COLOURS)]},
             "hovertemplate": "%{y:.1%}",
         }
         for i, name in enumerate(names)
     ]
     layout = {
-        "xaxis": {"title": {"text": words}},
-        "yaxis": {"title": {"text": "share of the mix"}, "tickformat": ".0%", "range": [0, 1]},
+        "xaxis": {"title": {"text": time_label}},
+        "yaxis": {"title": {"text": "fraction of the total weight"}, "tickformat": ".0%", "range": [0, 1]},
         "showlegend": True,
         "hovermode": "x unified",
     }
-    last = [(name, shares[name][0], shares[name][-1]) for name in names] if moments else []
+    rows = [(name, shares[name][0], shares[name][-1]) for name in names] if timestamps else []
     return {
         "data": data,
         "layout": layout,
-        "table": {"heads": ["learner", "first share", "share now"], "rows": last},
+        "table": {"columns": ["learner", "first fraction", "last fraction"], "rows": rows},
     }
 
 
-def spread_figure(
-    spread: Sequence[Quartiles], *, words: str, what: str = "learner", lying: bool = False
+def box_figure(
+    quartiles: Sequence[Quartiles], *, label: str, name_label: str = "learner", horizontal: bool = False
 ) -> Figure:
-    """How a number is spread, a box for each learner, codec or run.
+    """Return box plots of a learner's quantity, such as staleness, by learner, codec or run.
 
     Args:
-        spread: quartiles, by name.
-        words: what the number is.
-        what: what the names are.
-        lying: whether the boxes lie, which leaves room for long names.
+        quartiles: Quartiles by name.
+        label: Name of the quantity.
+        name_label: Column name of the names.
+        horizontal: Whether boxes are horizontal, for long names.
     """
-    names = [plain(each.name) for each in spread]
+    names = [escape_markup(box.name) for box in quartiles]
     data = [
         {
             "type": "box",
-            "orientation": "h" if lying else "v",
-            "y" if lying else "x": names,
-            "lowerfence": [each.low for each in spread],
-            "q1": [each.first for each in spread],
-            "median": [each.median for each in spread],
-            "q3": [each.third for each in spread],
-            "upperfence": [each.high for each in spread],
-            "mean": [each.mean for each in spread],
-            "name": words,
+            "orientation": "h" if horizontal else "v",
+            "y" if horizontal else "x": names,
+            "lowerfence": [box.low for box in quartiles],
+            "q1": [box.first for box in quartiles],
+            "median": [box.median for box in quartiles],
+            "q3": [box.third for box in quartiles],
+            "upperfence": [box.high for box in quartiles],
+            "mean": [box.mean for box in quartiles],
+            "name": label,
             "marker": {"color": COLOURS[0]},
             "line": {"width": 1.5},
         }
     ]
-    heads = [what, "commits", "least", "first quarter", "median", "third quarter", "most", "mean"]
-    rows = [(e.name, e.count, e.low, e.first, e.median, e.third, e.high, e.mean) for e in spread]
-    named = {"type": "category", "automargin": True}
-    counted = {"title": {"text": words}, "rangemode": "tozero"}
-    layout: dict[str, Any] = {"xaxis": counted if lying else named, "yaxis": named if lying else counted}
+    column_names = [
+        name_label,
+        "commits",
+        "minimum",
+        "first quartile",
+        "median",
+        "third quartile",
+        "maximum",
+        "mean",
+    ]
+    rows = [
+        (box.name, box.count, box.low, box.first, box.median, box.third, box.high, box.mean)
+        for box in quartiles
+    ]
+    category_axis = {"type": "category", "automargin": True}
+    value_axis = {"title": {"text": label}, "rangemode": "tozero"}
+    layout: dict[str, Any] = {
+        "xaxis": value_axis if horizontal else category_axis,
+        "yaxis": category_axis if horizontal else value_axis,
+    }
     layout["showlegend"] = False
-    if lying:
-        layout["height"] = 140 + 60 * len(spread)
-    return {"data": data, "layout": layout, "table": {"heads": heads, "rows": rows}}
+    if horizontal:
+        layout["height"] = 140 + 60 * len(quartiles)
+    return {"data": data, "layout": layout, "table": {"columns": column_names, "rows": rows}}
 
 
-def cycle_figure(cycles: Sequence[CycleLine]) -> Figure:
-    """The loss at the end of each learner's cycles: as the other sites found it, or else in training."""
-    judged = any(each.validation is not None for each in cycles)
-    words = "validation loss" if judged else "training loss"
+def cycle_figure(cycles: Sequence[CycleRow]) -> Figure:
+    """Return the validation loss at the end of each learner's cycles, or the training loss if there is none."""
+    has_validation = any(cycle.validation is not None for cycle in cycles)
+    loss_label = "validation loss" if has_validation else "training loss"
     data = []
-    names = sorted({each.learner for each in cycles})
+    names = sorted({cycle.learner for cycle in cycles})
     for i, name in enumerate(names):
-        mine = [(each, each.validation if judged else each.loss) for each in cycles if each.learner == name]
-        mine = [(each, value) for each, value in mine if value is not None]
+        learner_cycles = [
+            (cycle, cycle.validation if has_validation else cycle.loss)
+            for cycle in cycles
+            if cycle.learner == name
+        ]
+        learner_cycles = [(cycle, value) for cycle, value in learner_cycles if value is not None]
         data.append(
             {
                 "type": "scatter",
                 "mode": "lines+markers",
-                "x": [each.cycle for each, _ in mine],
-                "y": [value for _, value in mine],
-                "name": plain(name),
+                "x": [cycle.cycle for cycle, _ in learner_cycles],
+                "y": [value for _, value in learner_cycles],
+                "name": escape_markup(name),
                 "line": {"color": COLOURS[i % len(COLOURS)], "width": 1.6},
                 "marker": {"size": 4},
                 "hovertemplate": "%{y:.4f}",
@@ -207,31 +242,31 @@ def cycle_figure(cycles: Sequence[CycleLine]) -> Figure:
         )
     layout = {
         "xaxis": {"title": {"text": "cycle"}, "rangemode": "tozero"},
-        "yaxis": {"title": {"text": words}},
+        "yaxis": {"title": {"text": loss_label}},
         "showlegend": True,
     }
-    heads = ["learner", "cycle", "training loss", "validation loss", "steps"]
+    column_names = ["learner", "cycle", "training loss", "validation loss", "steps"]
     rows: list[tuple[object, ...]] = [
-        (each.learner, each.cycle, each.loss, each.validation, each.steps) for each in cycles[-120:]
+        (cycle.learner, cycle.cycle, cycle.loss, cycle.validation, cycle.steps) for cycle in cycles[-120:]
     ]
-    if any(each.steps is None for each in cycles):
-        heads, rows = heads[:-1], [row[:-1] for row in rows]
-    return {"data": data, "layout": layout, "table": {"heads": heads, "rows": rows}}
+    if any(cycle.steps is None for cycle in cycles):
+        column_names, rows = column_names[:-1], [row[:-1] for row in rows]
+    return {"data": data, "layout": layout, "table": {"columns": column_names, "rows": rows}}
 
 
-def payload_figure(spread: Sequence[Quartiles], uncompressed: int | None) -> Figure:
-    """How large updates are by codec, beside what they would be uncompressed.
+def payload_figure(quartiles: Sequence[Quartiles], uncompressed: int | None) -> Figure:
+    """Return the figure of learners' payload sizes by codec with the uncompressed size.
 
     Args:
-        spread: quartiles of the sizes, by the codec's name.
-        uncompressed: how many bytes a model is.
+        quartiles: Quartiles of payload sizes by codec.
+        uncompressed: Bytes of an uncompressed model.
     """
-    figure = spread_figure(spread, words="bytes of an update", what="codec", lying=True)
+    figure = box_figure(quartiles, label="payload size (bytes)", name_label="codec", horizontal=True)
     if uncompressed:
         line = {"type": "line", "yref": "paper", "y0": 0, "y1": 1, "x0": uncompressed, "x1": uncompressed,
                 "line": {"dash": "dot", "width": 1.5, "color": COLOURS[1]}}  # fmt: skip
-        words = {"yref": "paper", "y": 1, "x": uncompressed, "text": f"uncompressed: {uncompressed:,}",
+        annotation = {"yref": "paper", "y": 1, "x": uncompressed, "text": f"uncompressed: {uncompressed:,}",
                  "showarrow": False, "xanchor": "right", "yanchor": "top", "xshift": -4}  # fmt: skip
-        figure["layout"] |= {"shapes": [line], "annotations": [words]}
+        figure["layout"] |= {"shapes": [line], "annotations": [annotation]}
         figure["table"]["rows"] = [*figure["table"]["rows"], ("uncompressed", None, *[uncompressed] * 6)]
     return figure

@@ -1,4 +1,4 @@
-"""The model card as a text: Markdown, or a page that opens anywhere and fetches nothing; both say the same."""
+"""Model card as Markdown and as an HTML page with the same content."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from abaton.report.evaluation_figures import said, told
+from abaton.report.evaluation_figures import format_estimate, format_interval
 from abaton.report.html_renderer import page
-from abaton.report.training_curves import measure_name
+from abaton.report.training_curves import metric_label
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """A part of a card: a heading, a sentence, and facts, a list, or a table."""
+class CardSection:
+    """Section of a card: a heading, a text, and facts, a list or a table."""
 
     heading: str
-    words: str = ""
+    text: str = ""
     facts: Mapping[str, str | None] | None = None
     points: Sequence[str] = ()
     columns: Sequence[str] = ()
@@ -24,164 +24,174 @@ class Part:
 
     @property
     def known(self) -> dict[str, str]:
-        """The facts that are there."""
+        """Facts of a section of the model card page that have a value."""
         return {name: value for name, value in (self.facts or {}).items() if value}
 
     @property
     def names(self) -> dict[str, str]:
-        """The facts as a table of two columns wants them: each by its own name."""
+        """Labels of the facts of a model card page's section, for a table of two columns."""
         return {name: name for name in self.known}
 
     @property
     def cells(self) -> list[list[Any]]:
-        """The table, row by row."""
+        """Cells of the table of a model card page's section, by row."""
         return [[row.get(name, "–") for name in self.columns] for row in self.rows]
 
 
-def card_parts(card: Mapping[str, Any]) -> list[Part]:
-    """Everything that a card says, in its order."""
+def card_sections(card: Mapping[str, Any]) -> list[CardSection]:
+    """Return all sections of the model card page in order."""
     use, model, privacy, origin = (card[key] for key in ("intended_use", "model", "privacy", "provenance"))
-    measures = list(dict.fromkeys(name for each in card["performance"] for name in each["measures"] or ()))
+    metrics = list(dict.fromkeys(name for row in card["performance"] for name in row["metrics"] or ()))
     performance = [
-        {**each, **{measure_name(name): told(each["measures"], name) for name in measures}}
-        for each in card["performance"]
+        {**row, **{metric_label(name): format_estimate(row["metrics"], name) for name in metrics}}
+        for row in card["performance"]
     ]
     return [
-        Part("In short", _in_short(card["performance"], measures)),
-        Part(
-            "What it is for",
+        CardSection("Summary", _summary(card["performance"], metrics)),
+        CardSection(
+            "Intended use",
             facts={
                 "Question": use["question"],
-                "Learns": str(use["learns"] or "").replace("_", " "),
+                "Outcome": str(use["outcome"] or "").replace("_", " "),
                 "Purpose": use["purpose"],
-                "Asked by": use["asked_by"],
+                "Research centre": use["centre"],
                 "Not for": use["not_for"],
             },
         ),
-        Part(
+        CardSection(
             "Model",
             facts={
-                "Network": f"{model['network']}, {model['parameters']:,} parameters",
-                "Reads": ", ".join(model["columns"]),
-                "Tells": ", ".join(model["classes"]) or "a value",
+                "Model": f"{model['architecture']}, {model['parameters']:,} parameters",
+                "Inputs": ", ".join(model["columns"]),
+                "Output": ", ".join(model["classes"]) or "a value",
             },
         ),
-        Part(
-            "Whom it was learned from",
-            columns=list(dict.fromkeys(key for each in card["cohort"] for key in each)),
+        CardSection(
+            "Training subjects",
+            columns=list(dict.fromkeys(key for row in card["cohort"] for key in row)),
             rows=card["cohort"],
         ),
-        Part(
-            "How good it is",
-            "People whom no training has seen; in brackets the interval.",
-            columns=["group", "people", "sites", *map(measure_name, measures)],
+        CardSection(
+            "Performance",
+            "On held-out test subjects, with confidence intervals.",
+            columns=["group", "subjects", "sites", *map(metric_label, metrics)],
             rows=performance,
         ),
-        *_more(card),
-        Part("Limits", points=card["limits"]),
-        Part(
+        *_optional_sections(card),
+        CardSection("Limitations", points=card["limitations"]),
+        CardSection(
             "Privacy",
             facts={
                 "Records": privacy["records"],
-                "Counts below this are masked": str(privacy["smallest_count"]),
-                "Everybody hides among": _anonymity(privacy["anonymity"]),
+                "Minimum cell count": str(privacy["min_cell_count"]),
+                "Anonymity": _anonymity(privacy["anonymity"]),
             },
         ),
-        Part(
-            "Where it comes from",
+        CardSection(
+            "Provenance",
             facts={
                 "Run": card["run"],
-                "Made": origin["made"][:16].replace("T", " "),
+                "Created": origin["created"][:16].replace("T", " "),
                 "Study document": f"{origin['study']}, {origin['document']}",
-                "Weights": origin["model"],
+                "Model digest": origin["model"],
                 "Software": ", ".join(f"{name} {version}" for name, version in origin["software"].items()),
-                **{f"Table of {site}": digest for site, digest in origin["tables"].items()},
+                **{f"Table digest of {site}": digest for site, digest in origin["tables"].items()},
             },
         ),
     ]
 
 
-def _in_short(performance: Sequence[Mapping[str, Any]], measures: Sequence[str]) -> str:
-    """How good the model is, in one sentence."""
-    whole = performance[0] if performance else None  # people of all sites
-    found = said(((whole or {}).get("measures") or {}).get(measures[0])) if measures else "–"
-    if whole is None or found == "–":
-        return "Too few people could be tested to say how good the model is."
+def _summary(performance: Sequence[Mapping[str, Any]], metrics: Sequence[str]) -> str:
+    """Return the main metric as one sentence of the model card page."""
+    overall = performance[0] if performance else None  # all sites
+    estimate = format_interval(((overall or {}).get("metrics") or {}).get(metrics[0])) if metrics else "–"
+    if overall is None or estimate == "–":
+        return "There are too few test subjects to evaluate the model."
     return (
-        f"{measure_name(measures[0])} {found} in {whole['people']} people of "
-        f"{whole['sites']} {'site' if whole['sites'] == 1 else 'sites'} whom no training has seen."
+        f"{metric_label(metrics[0])} {estimate} in {overall['subjects']} held-out test subjects of "
+        f"{overall['sites']} {'site' if overall['sites'] == 1 else 'sites'}."
     )
 
 
-def _more(card: Mapping[str, Any]) -> Iterable[Part]:
-    """What not every run has: calibration, what the model goes by, and what sites make of it."""
+def _optional_sections(card: Mapping[str, Any]) -> Iterable[CardSection]:
+    """Yield optional sections of the model card page: calibration, importance, personal models."""
     calibration = card["calibration"]
     if calibration["points"]:
-        line = calibration["correction"]
-        words = "People in groups of about the same size, by what the model says of them."
-        if line is not None:
-            words += (
-                f" Log odds are right once they are multiplied by {line['slope']:.3f} and "
-                f"{line['intercept']:+.3f} is added; 'abaton model predict' does that."
+        recalibration = calibration["recalibration"]
+        text = "Test subjects in bins of about equal size by predicted probability."
+        if recalibration is not None:
+            text += (
+                f" Recalibration of log odds: slope {recalibration['slope']:.3f}, intercept "
+                f"{recalibration['intercept']:+.3f}; 'abaton model predict' applies it."
             )
         rows = [
-            {"predicted": f"{each['predicted']:.3f}", "happened": said(each["happened"])}
-            for each in calibration["points"]
+            {
+                "predicted probability": f"{row['predicted']:.3f}",
+                "observed proportion": format_interval(row["observed"]),
+            }
+            for row in calibration["points"]
         ]
-        yield Part("Calibration", words, columns=["predicted", "happened"], rows=rows)
-    if card["goes_by"]:
-        rows = [{"input": each["input"], "worse by": said(each["loses"])} for each in card["goes_by"]]
-        words = (
-            "How much worse it is if an input is shuffled among people; in brackets the least and the most."
+        yield CardSection(
+            "Calibration", text, columns=["predicted probability", "observed proportion"], rows=rows
         )
-        yield Part("What it goes by", words, columns=["input", "worse by"], rows=rows)
-    if card["personal"]:
+    if card["permutation_importance"]:
+        rows = [
+            {"input": row["input"], "importance": format_interval(row["importance"])}
+            for row in card["permutation_importance"]
+        ]
+        text = "Decrease of the metric when an input is permuted among subjects; minimum and maximum in brackets."
+        yield CardSection("Permutation importance", text, columns=["input", "importance"], rows=rows)
+    if card["personal_models"]:
         rows = [
             {
-                "site": each["site"],
-                "model": each["model"],
-                "people": each["subjects"],
-                "better than the site's own by": said(each["gain"]),
+                "site": row["site"],
+                "model": row["model"],
+                "subjects": row["subjects"],
+                "difference to local-only": format_interval(row["gain_over_local_only"]),
             }
-            for each in card["personal"]
-            if each["model"] != "own"
+            for row in card["personal_models"]
+            if row["model"] != "local_only"
         ]
-        words = "On each site's own test people, against the model that the site has of its own rows alone."
-        yield Part("What each site gains", words, columns=list(rows[0]) if rows else [], rows=rows)
+        text = "Paired differences to the local-only model on each site's test subjects."
+        yield CardSection("Local benefit", text, columns=list(rows[0]) if rows else [], rows=rows)
 
 
-def card_markdown(card: Mapping[str, Any]) -> str:
-    """A model card as Markdown."""
-    made = [f"# {_plain(card['title'])}: model card"]
-    for part in card_parts(card):
-        made.append(f"## {part.heading}")
-        if part.words:
-            made.append(part.words)
-        if part.known:
-            made.append("\n".join(f"- **{name}**: {_plain(value)}" for name, value in part.known.items()))
-        if part.points:
-            made.append("\n".join(f"- {_plain(each)}" for each in part.points))
-        if part.columns:
-            lines = ["| " + " | ".join(part.columns) + " |", "|" + "---|" * len(part.columns)]
-            lines += ["| " + " | ".join(map(_plain, row)) + " |" for row in part.cells]
-            made.append("\n".join(lines))
-    return "\n\n".join(made) + "\n"
+def render_card_markdown(card: Mapping[str, Any]) -> str:
+    """Render a model card as a Markdown page."""
+    blocks = [f"# {_escape_markdown(card['title'])}: model card"]
+    for section in card_sections(card):
+        blocks.append(f"## {section.heading}")
+        if section.text:
+            blocks.append(section.text)
+        if section.known:
+            blocks.append(
+                "\n".join(f"- **{name}**: {_escape_markdown(value)}" for name, value in section.known.items())
+            )
+        if section.points:
+            blocks.append("\n".join(f"- {_escape_markdown(point)}" for point in section.points))
+        if section.columns:
+            table_lines = ["| " + " | ".join(section.columns) + " |", "|" + "---|" * len(section.columns)]
+            table_lines += ["| " + " | ".join(map(_escape_markdown, row)) + " |" for row in section.cells]
+            blocks.append("\n".join(table_lines))
+    return "\n\n".join(blocks) + "\n"
 
 
-def card_page(card: Mapping[str, Any]) -> str:
-    """A model card as one HTML page."""
-    return page("card.html", title=f"{card['title']}: model card", card=card, sections=card_parts(card))
+def render_card_html(card: Mapping[str, Any]) -> str:
+    """Render a model card as an HTML page."""
+    return page(
+        "model_card.html", title=f"{card['title']}: model card", card=card, sections=card_sections(card)
+    )
 
 
-def _anonymity(told: Mapping[str, Any] | None) -> str:
-    if not told:
-        return "not asked for"
-    return f"{told['k']} people, by {', '.join(told['columns'])}"
+def _anonymity(anonymity: Mapping[str, Any] | None) -> str:
+    if not anonymity:
+        return "none"
+    return f"k-anonymity, k = {anonymity['k']}; quasi-identifiers: {', '.join(anonymity['columns'])}"
 
 
-def _plain(value: Any) -> str:
-    """A study's own words, so that they cannot change the page around them."""
+def _escape_markdown(value: Any) -> str:
+    """Return a value of the model card page with Markdown characters escaped."""
     text = " ".join(str(value).split())
-    for sign in "\\`*_[]<>|#":
-        text = text.replace(sign, "\\" + sign)
+    for character in "\\`*_[]<>|#":
+        text = text.replace(character, "\\" + character)
     return text

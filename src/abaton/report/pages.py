@@ -1,4 +1,4 @@
-"""Reports as pages that open anywhere: what a page says is the report's data, its form is a template's."""
+"""Reports as HTML pages that need no network, rendered from templates."""
 
 from __future__ import annotations
 
@@ -7,45 +7,47 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from abaton.report import privacy_report, run_tables
-from abaton.report.cohort_flow import cohort_flow
+from abaton.report.cohort_flow import cohort_flow_data
 from abaton.report.evaluation_figures import calibration_figure, forest_figure, model_colours, roc_figure
 from abaton.report.experiment_figures import partition_figure
-from abaton.report.html_renderer import Assets, page
-from abaton.report.interpretability_figures import explaining_figures
+from abaton.report.html_renderer import PageAssets, page
+from abaton.report.interpretability_figures import make_interpretability_figures
 from abaton.report.learner_figures import TITLES
 from abaton.report.run_comparison import (
     comparison_figures,
     difference_rows,
-    fingerprint_rows,
-    reached_rows,
+    digest_rows,
     result_rows,
     run_rows,
+    target_rows,
 )
-from abaton.report.training_curves import Figure, course_figures, measure_name
+from abaton.report.training_curves import Figure, metric_label, progress_figures
 
 
-def page_of(report: Mapping[str, Any], assets: Assets | None = None) -> str:
-    """The report of a run as one HTML document; a server may link style and scripts instead of having them inside."""
-    return (run_page if report["kind"] == "study" else lab_page)(report, assets)
+def render_report(report: Mapping[str, Any], assets: PageAssets | None = None) -> str:
+    """Render the report page of any run as one HTML document; style and scripts embedded, or linked by `assets`."""
+    return (render_run_report if report["kind"] == "study" else render_lab_report)(report, assets)
 
 
-def run_page(report: Mapping[str, Any], assets: Assets | None = None) -> str:
-    """Turn the report of a study's run into one HTML document: the finding first, the machine's details last.
+def render_run_report(report: Mapping[str, Any], assets: PageAssets | None = None) -> str:
+    """Render the report page of a study run as one HTML document, findings first, technical details last.
 
     Args:
-        report: What :func:`abaton.report.run_report.run_report` made.
-        assets: Style and scripts; carried inside if not given.
+        report: Report from :func:`abaton.report.run_report.make_run_report`.
+        assets: Style and scripts; embedded by default.
     """
-    explained = explaining_figures(report["results"])
-    told = [report["results"].get(part, {}) for part in ("explanation", "personal")]
+    interpretability = make_interpretability_figures(report["results"])
+    sections = [report["results"].get(key, {}) for key in ("interpretability", "personal_models")]
     return page(
         "run.html",
-        figures={**run_figures(report), **explained, **report.get("figures", {})},
+        figures={**run_figures(report), **interpretability, **report.get("figures", {})},
         assets=assets,
-        report={"finding": None, "gains": [], **report},
-        explained=explained,
-        quiet={site: why for each in told for site, why in each.get("left_out", {}).items()},
-        flow=cohort_flow(report["cohort"]["sites"]),
+        report={"finding": None, "local_benefit": [], **report},
+        interpretability=interpretability,
+        missing_sites={
+            site: reason for section in sections for site, reason in section.get("excluded_sites", {}).items()
+        },
+        flow=cohort_flow_data(report["cohort"]["sites"]),
         colours=colours_of(report["results"]["evaluation"]),
         tables=run_tables,
         titles=TITLES,
@@ -53,97 +55,101 @@ def run_page(report: Mapping[str, Any], assets: Assets | None = None) -> str:
 
 
 def colours_of(evaluation: Mapping[str, Any]) -> dict[str, str]:
-    """The colour of every model of a run, those of the sites alone included."""
-    own = [f"{site} alone" for site in (evaluation.get("gains") or {"sites": ()})["sites"]]
-    return model_colours([*own, *(line["model"] for line in evaluation["lines"])])
+    """Return the colour of every model of a run on its report page, local-only models included."""
+    local_only = [
+        f"{site} (local only)" for site in (evaluation.get("local_benefit") or {"sites": ()})["sites"]
+    ]
+    return model_colours([*local_only, *(row["model"] for row in evaluation["rows"])])
 
 
 def run_figures(report: Mapping[str, Any]) -> dict[str, Figure]:
-    """The figures of a study's run, by what they show."""
+    """Return the figures of a study run's report page by name."""
     results, evaluation = report["results"], report["results"]["evaluation"]
-    lines = [line for line in evaluation["lines"] if line["measures"]]
-    curves = {name: each for name, each in evaluation["curves"].items() if each}
-    measure = next((name for line in lines for name in line["measures"]), "auroc")
+    evaluated = [row for row in evaluation["rows"] if row["metrics"]]
+    curves = {name: curve for name, curve in evaluation["curves"].items() if curve}
+    metric = next((name for row in evaluated for name in row["metrics"]), "auroc")
     colours = colours_of(evaluation)
-    made: dict[str, Figure] = {}
-    if results["course"]["points"]:
-        made |= course_figures({"community": results["course"]["points"]}, measure)
-    if roc := {name: tuple(each["roc"]) for name, each in curves.items() if "roc" in each}:
-        made["roc"] = roc_figure(roc, colours)
-    kept = {
-        name: each["calibration"]
-        for name, each in curves.items()
-        if "calibration" in each and not name.endswith(" alone")
+    figures: dict[str, Figure] = {}
+    if results["training"]["points"]:
+        figures |= progress_figures({"community": results["training"]["points"]}, metric)
+    if roc := {name: tuple(curve["roc"]) for name, curve in curves.items() if "roc" in curve}:
+        figures["roc"] = roc_figure(roc, colours)
+    calibration = {
+        name: curve["calibration"]
+        for name, curve in curves.items()
+        if "calibration" in curve and not name.endswith(" (local only)")
     }
-    if kept:
-        made["calibration"] = calibration_figure(kept, colours)
-    every = [line | {"subset": line["model"]} for line in evaluation["lines"] if line["of"] == "all"]
-    made["models"] = forest_figure(every, measure, colours)
-    parts = [line for line in evaluation["lines"] if line["model"] == "community"]
-    made["groups"] = forest_figure(parts, measure, colours, counted=True)
-    return made
+    if calibration:
+        figures["calibration"] = calibration_figure(calibration, colours)
+    overall = [row | {"group": row["model"]} for row in evaluation["rows"] if row["grouping"] == "all"]
+    figures["models"] = forest_figure(overall, metric, colours)
+    community = [row for row in evaluation["rows"] if row["model"] == "community"]
+    figures["groups"] = forest_figure(community, metric, colours, show_counts=True)
+    return figures
 
 
-def lab_page(report: Mapping[str, Any], assets: Assets | None = None) -> str:
-    """Turn the report of an experiment into one HTML document with its figures.
+def render_lab_report(report: Mapping[str, Any], assets: PageAssets | None = None) -> str:
+    """Render the report page of a lab experiment as one HTML document.
 
     Args:
-        report: What :func:`abaton.report.run_report.lab_report` made.
-        assets: Style and scripts; carried inside if not given.
+        report: Report from :func:`abaton.report.run_report.make_lab_report`.
+        assets: Style and scripts; embedded by default.
     """
-    went, partition = report["results"]["course"], report["cohort"]["partition"]
+    progress, partition = report["results"]["training"], report["cohort"]["partition"]
     figures: dict[str, Figure] = {}
-    if went["main"] is not None:
-        figures |= course_figures({"community": went["points"]}, went["main"])
+    if progress["main_metric"] is not None:
+        figures |= progress_figures({"community": progress["points"]}, progress["main_metric"])
     if partition is not None:
-        groups = {line["learner"]: line["group"] for line in partition["learners"]}
-        drawn = partition_figure(partition["learners"], partition["classes"], groups=groups)
-        heads = ("learner", "group", "examples", "classes")
-        rows = [tuple(line[head] for head in heads) for line in partition["learners"]]
-        figures["partition"] = _plain(drawn, {"heads": heads, "rows": rows})
+        groups = {learner["learner"]: learner["group"] for learner in partition["learners"]}
+        partition_plot = partition_figure(partition["learners"], partition["classes"], groups=groups)
+        column_names = ("learner", "group", "examples", "classes")
+        rows = [tuple(learner[name] for name in column_names) for learner in partition["learners"]]
+        figures["partition"] = _from_plotly(partition_plot, {"columns": column_names, "rows": rows})
     figures |= report.get("figures", {})
     return page("lab.html", figures=figures, assets=assets, report=report, tables=run_tables, titles=TITLES)
 
 
-def comparison_page(made: Mapping[str, Any]) -> str:
-    """Turn a comparison into one HTML document with overlaid curves.
+def render_comparison(comparison: Mapping[str, Any]) -> str:
+    """Render the comparison page of runs as one HTML document.
 
     Args:
-        made: What :func:`abaton.report.run_comparison.comparison` made.
+        comparison: Comparison from :func:`abaton.report.run_comparison.compare_runs`.
     """
-    heads, lines = result_rows(made)
+    column_names, rows = result_rows(comparison)
     return page(
         "comparison.html",
-        figures=comparison_figures(made),
-        made=made,
-        runs=run_rows(made),
-        differences=difference_rows(made),
-        results=([measure_name(head) for head in heads], lines),
-        reached=reached_rows(made),
-        fingerprints=fingerprint_rows(made),
+        figures=comparison_figures(comparison),
+        comparison=comparison,
+        runs=run_rows(comparison),
+        differences=difference_rows(comparison),
+        results=([metric_label(name) for name in column_names], rows),
+        reached=target_rows(comparison),
+        digests=digest_rows(comparison),
     )
 
 
-def privacy_page(report: Mapping[str, Any]) -> str:
-    """Turn a privacy report into a page a data-protection officer can read, print and sign: no script is on it.
+def render_privacy_report(report: Mapping[str, Any]) -> str:
+    """Render a privacy report as a page without scripts, for reading, printing and signing.
 
     Args:
-        report: What :func:`abaton.report.privacy_report.privacy_report` made.
+        report: Report from :func:`abaton.report.privacy_report.make_privacy_report`.
     """
     return page("privacy.html", report=report, tables=privacy_report)
 
 
-def figures_page(title: str, figures: Sequence[Any]) -> str:
-    """Figures of Plotly's one under the other, on a page that carries its own script and needs no network."""
+def render_figures(title: str, figures: Sequence[Any]) -> str:
+    """Render a page of Plotly figures with embedded scripts."""
     return page(
-        "figures.html", figures={f"f{i}": _plain(each) for i, each in enumerate(figures)}, title=title
+        "figures.html",
+        figures={f"f{i}": _from_plotly(figure) for i, figure in enumerate(figures)},
+        title=title,
     )
 
 
-def _plain(figure: Any, table: Mapping[str, Any] | None = None) -> Figure:
-    """A figure of Plotly's as plain data: its title apart, its colours left to the page."""
-    made = json.loads(figure.to_json())
-    layout = {"margin": {"l": 8, "r": 12, "t": 40, "b": 8}, **made["layout"]}
+def _from_plotly(figure: Any, table: Mapping[str, Any] | None = None) -> Figure:
+    """Return a Plotly figure of a report page as JSON values, with its title separate, without its template."""
+    content = json.loads(figure.to_json())
+    layout = {"margin": {"l": 8, "r": 12, "t": 40, "b": 8}, **content["layout"]}
     del layout["template"]
     heading = layout.pop("title", {}).get("text", "")
-    return {"data": made["data"], "layout": layout, "heading": heading, "table": table}
+    return {"data": content["data"], "layout": layout, "heading": heading, "table": table}

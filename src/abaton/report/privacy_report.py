@@ -1,9 +1,7 @@
-"""The privacy report: everything a data-protection officer must see before signing, as plain data.
+"""Privacy report for a data-protection officer as JSON values, and its tables.
 
-What a part of the system has not supplied is reported as not supplied; nothing is filled in. Words follow the
-EDPB's guidelines 01/2025 on pseudonymisation: *pseudonymisation domain*, *pseudonymising secrets*.
-
-What the tables of a privacy report show: pure functions from its data to heads and rows.
+Sections that were not supplied are reported as not supplied. Terms follow the EDPB's guidelines 01/2025 on
+pseudonymisation: *pseudonymisation domain*, *pseudonymising secrets*.
 """
 
 from __future__ import annotations
@@ -20,34 +18,34 @@ from abaton.report.run_tables import Row, Table
 
 FORMAT = "abaton.privacy-report/1"
 
-LIMITS = (
-    "Pseudonymised data is personal data: whoever holds the pseudonymising secrets, or enough other knowledge, "
-    "can find the person again.",
-    "k-anonymity hides who a record belongs to among at least k people; it does not hide what a whole class has "
-    "in common. Diversity and closeness limit that, for the sensitive columns named here and no others.",
-    "The risks hold for the quasi-identifiers named here. An attacker who knows other columns, or has another "
-    "release of the same people, may do better.",
-    "Risks against a population assume that the table is a random sample of it.",
-    "A released anonymous table cannot be called back. A withdrawal acts on what is still held.",
-    "Free text, images and attachments are not measured by any number in this report.",
+LIMITATIONS = (
+    "Pseudonymised data is personal data: it can be attributed to a person with the pseudonymising secrets or with "
+    "additional information.",
+    "k-anonymity prevents the attribution of a record to fewer than k subjects; it does not protect values that are "
+    "common to an equivalence class. l-diversity and t-closeness limit that for the sensitive columns listed here.",
+    "The risks refer to the quasi-identifiers listed here. An attacker who knows other columns, or another release of "
+    "the same subjects, may achieve more.",
+    "Risks in a population assume that the table is a random sample of it.",
+    "A released anonymous table cannot be recalled. A withdrawal applies to data that is still held.",
+    "Free text, images and attachments are not covered by the numbers of this report.",
 )
-"""What the numbers do not promise, in plain words."""
+"""Limitations of the numbers."""
 
 
 @dataclass(frozen=True, slots=True)
 class StudyFacts:
-    """What the study is for, on which legal ground, and which document says so."""
+    """Purpose and legal basis of the study, and the hash of its document."""
 
     title: str | None = None
     purpose: str | None = None
     legal_basis: str | None = None
     document_sha256: str | None = None
-    controller: str | None = None
+    data_controller: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Consents:
-    """How many people said yes, and how many yeses are no longer in force."""
+class ConsentSummary:
+    """Number of consents, and how many are in force, expired or withdrawn."""
 
     counted: int
     in_force: int
@@ -56,8 +54,8 @@ class Consents:
 
 
 @dataclass(frozen=True, slots=True)
-class Element:
-    """One element of the records, how often it was met, and why it was kept or removed."""
+class PrivacyElement:
+    """Element of the records with its count and the reason for which it was kept or removed."""
 
     path: str
     count: int
@@ -65,8 +63,8 @@ class Element:
 
 
 @dataclass(frozen=True, slots=True)
-class Residual:
-    """What is left in free text and attachments, counted, and what was done about it."""
+class ResidualSummary:
+    """Number of remaining free texts and attachments, and how they were handled."""
 
     texts: int
     attachments: int
@@ -74,8 +72,8 @@ class Residual:
 
 
 @dataclass(frozen=True, slots=True)
-class Custody:
-    """Who holds what, for how long, and who receives the data."""
+class CustodySummary:
+    """Custodians, retention and recipients of the data."""
 
     pseudonymising_secrets: str | None = None
     mapping_table: str | None = None
@@ -85,8 +83,8 @@ class Custody:
 
 
 @dataclass(frozen=True, slots=True)
-class Checks:
-    """Whether the output is valid and whether planted or known identifiers were found in it."""
+class CheckSummary:
+    """Validity of the output, and known identifiers found in it."""
 
     resources_validated: int
     resources_invalid: int
@@ -97,16 +95,16 @@ class Checks:
 
 @dataclass(frozen=True, slots=True)
 class ModelUtility:
-    """What anonymisation costs the community model: its quality on original and on anonymous records."""
+    """Metric of the community model on original and on anonymised records."""
 
-    measure: str
+    metric: str
     original: float
-    anonymous: float
+    anonymised: float
 
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """A signature over the report's digest."""
+    """Signature over the report's digest."""
 
     signer: str
     algorithm: str
@@ -115,226 +113,249 @@ class Signature:
 
 @dataclass(frozen=True, slots=True)
 class PrivacyInputs:
-    """Everything the report may hold; ``None`` means that nobody supplied it.
+    """Sections of the report; ``None`` is a section that was not supplied.
 
     Attributes:
-        anonymity: The row of an examined table (``Outcome.row()``).
-        study: Purpose, legal basis and the document's hash.
-        consents: Consents counted, expired, withdrawn.
-        kept: Every element kept, and why.
-        removed: Every element removed, with counts.
-        residual: Free text and attachments that are left.
+        anonymity: Examination of a table (``TableExamination.row()``).
+        study: Purpose, legal basis and hash of the document.
+        consents: Consents counted, in force, expired, withdrawn.
+        retained: Elements kept, with reasons.
+        removed: Elements removed, with reasons.
+        residual: Remaining free texts and attachments.
         custody: Keys, mapping table, retention, recipients.
-        checks: Validation and leak scan.
-        models: Change in the community model's quality.
+        checks: Validation and search for residual identifiers.
+        models: Metrics of the community model on original and anonymised records.
     """
 
     anonymity: Mapping[str, Any] | None = None
     study: StudyFacts | None = None
-    consents: Consents | None = None
-    kept: tuple[Element, ...] | None = None
-    removed: tuple[Element, ...] | None = None
-    residual: Residual | None = None
-    custody: Custody | None = None
-    checks: Checks | None = None
+    consents: ConsentSummary | None = None
+    retained: tuple[PrivacyElement, ...] | None = None
+    removed: tuple[PrivacyElement, ...] | None = None
+    residual: ResidualSummary | None = None
+    custody: CustodySummary | None = None
+    checks: CheckSummary | None = None
     models: tuple[ModelUtility, ...] | None = None
 
 
-def privacy_report(
-    inputs: PrivacyInputs, *, software: str, made_at: str, signature: Signature | None = None
+def make_privacy_report(
+    inputs: PrivacyInputs, *, software: str, created: str, signature: Signature | None = None
 ) -> dict[str, Any]:
-    """The report as plain data, ready for JSON; the page is made from exactly this.
+    """Return the privacy report as JSON values, the source of its page.
 
     Args:
-        inputs: What the parts of the system supplied.
-        software: Name and version of what made it.
-        made_at: When, as ISO 8601 text; this function has no clock.
-        signature: Over the report's digest, once there is one.
+        inputs: Supplied sections.
+        software: Name and version of the software.
+        created: Time of creation as ISO 8601 text.
+        signature: Signature over the report's digest.
 
     Returns:
-        The report with ``sha256``, the digest of everything else but the signature.
+        The report with ``sha256``, the digest of its content without the signature.
 
-    >>> made = privacy_report(PrivacyInputs(consents=Consents(9, 7, 1, 1)), software="abaton", made_at="2026-01-01")
-    >>> made["consents"]["in_force"], made["not_supplied"][:3]
-    (7, ['anonymity', 'study', 'kept'])
+    >>> inputs = PrivacyInputs(consents=ConsentSummary(9, 7, 1, 1))
+    >>> report = make_privacy_report(inputs, software="abaton", created="2026-01-01")
+    >>> report["consents"]["in_force"], report["not_supplied"][:3]
+    (7, ['anonymity', 'study', 'retained'])
     """
-    parts = {field.name: _plain(getattr(inputs, field.name)) for field in fields(inputs)}
+    sections = {field.name: _to_json(getattr(inputs, field.name)) for field in fields(inputs)}
     content: dict[str, Any] = {
         "format": FORMAT,
         "software": software,
-        "made_at": made_at,
-        **parts,
-        "not_supplied": [name for name, part in parts.items() if part is None],
-        "limits": list(LIMITS),
+        "created": created,
+        **sections,
+        "not_supplied": [name for name, section in sections.items() if section is None],
+        "limitations": list(LIMITATIONS),
     }
-    return content | {"sha256": digest(content), "signature": _plain(signature)}
+    return content | {"sha256": digest(content), "signature": _to_json(signature)}
 
 
-def inputs_from(parts: Mapping[str, Any], *, where: str = "report inputs") -> PrivacyInputs:
-    """What other parts of the system supplied, from plain values such as a JSON file.
+def inputs_from(sections: Mapping[str, Any], *, where: str = "report inputs") -> PrivacyInputs:
+    """Return the sections of a privacy report from JSON values.
 
     Raises:
-        SettingsError: A part or one of its fields is unknown, missing or of the wrong kind.
+        SettingsError: A section or a field is unknown, missing or of the wrong type.
 
     >>> inputs_from({"consents": {"counted": 2, "in_force": 2, "expired": 0, "withdrawn": 0}}).consents
-    Consents(counted=2, in_force=2, expired=0, withdrawn=0)
+    ConsentSummary(counted=2, in_force=2, expired=0, withdrawn=0)
     """
-    unknown = sorted(set(parts) - set(_PARTS) - set(_LISTS))
+    unknown = sorted(set(sections) - set(_SECTIONS) - set(_LIST_SECTIONS))
     if unknown:
-        known = ", ".join(sorted({*_PARTS, *_LISTS}))
-        raise SettingsError(f"'{unknown[0]}' is not a part of the report", where=where, remedy=f"use {known}")
-    made: dict[str, Any] = {}
+        known = ", ".join(sorted({*_SECTIONS, *_LIST_SECTIONS}))
+        raise SettingsError(
+            f"'{unknown[0]}' is not a section of the report", where=where, remedy=f"use {known}"
+        )
+    inputs: dict[str, Any] = {}
     try:
-        made |= {name: kind(**parts[name]) for name, kind in _PARTS.items() if name in parts}
-        made |= {
-            name: tuple(kind(**row) for row in parts[name]) for name, kind in _LISTS.items() if name in parts
+        inputs |= {
+            name: section_type(**sections[name])
+            for name, section_type in _SECTIONS.items()
+            if name in sections
+        }
+        inputs |= {
+            name: tuple(section_type(**row) for row in sections[name])
+            for name, section_type in _LIST_SECTIONS.items()
+            if name in sections
         }
     except TypeError as error:
         raise SettingsError(
-            "a part of the report is not as expected", where=where, remedy=str(error)
+            "a section of the report has missing or unknown fields", where=where, remedy=str(error)
         ) from None
-    return PrivacyInputs(**made)
+    return PrivacyInputs(**inputs)
 
 
-_PARTS: dict[str, Any] = {
+_SECTIONS: dict[str, Any] = {
     "study": StudyFacts,
-    "consents": Consents,
-    "residual": Residual,
-    "custody": Custody,
-    "checks": Checks,
+    "consents": ConsentSummary,
+    "residual": ResidualSummary,
+    "custody": CustodySummary,
+    "checks": CheckSummary,
 }
-_LISTS: dict[str, Any] = {"kept": Element, "removed": Element, "models": ModelUtility}
-PARTS = (*_PARTS, *_LISTS)
-"""The parts of a report that can be supplied."""
+_LIST_SECTIONS: dict[str, Any] = {
+    "retained": PrivacyElement,
+    "removed": PrivacyElement,
+    "models": ModelUtility,
+}
+SECTIONS = (*_SECTIONS, *_LIST_SECTIONS)
+"""Sections of a report that can be supplied."""
 
 
 def digest(report: Mapping[str, Any]) -> str:
-    """The SHA-256 of a report's content, whatever the order of its keys; the signature is made over it."""
+    """Return the SHA-256 of a privacy report's content, independent of the order of keys, for signatures."""
     content = {key: value for key, value in report.items() if key not in ("sha256", "signature")}
     text = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _plain(part: Any) -> Any:
-    if part is None or isinstance(part, Mapping):
-        return part
-    return [asdict(item) for item in part] if isinstance(part, tuple) else asdict(part)
+def _to_json(section: Any) -> Any:
+    if section is None or isinstance(section, Mapping):
+        return section
+    return [asdict(entry) for entry in section] if isinstance(section, tuple) else asdict(section)
 
 
 Anonymity = Mapping[str, Any]
-"""The row of an examined table."""
+"""Examination of a table as JSON values."""
 
 
 def quasi_table(row: Anonymity) -> Table:
-    """The quasi-identifiers and the level at which each is shown."""
+    """Return the privacy report's table of quasi-identifiers and the level of each."""
     rows: list[Row] = [
-        (q["column"], "differs" if row["node"] is None else q["level"], q["height"], q["names"])
-        for q in row["quasi_identifiers"]
+        (
+            quasi_identifier["column"],
+            "varies" if row["node"] is None else quasi_identifier["level"],
+            quasi_identifier["height"],
+            quasi_identifier["names"],
+        )
+        for quasi_identifier in row["quasi_identifiers"]
     ]
-    return ("column", "level shown", "highest level", "different names shown"), rows
+    return ("column", "level", "highest level", "distinct values"), rows
 
 
 def sensitive_table(row: Anonymity) -> Table:
-    """What is asked of every class for each sensitive column."""
-    return ("column", "asked of every class"), [(s["column"], _asked(s)) for s in row["asked"]["sensitive"]]
+    """Return the privacy report's table of privacy models of each sensitive column."""
+    return ("column", "required of every equivalence class"), [
+        (sensitive["column"], _privacy_models(sensitive)) for sensitive in row["settings"]["sensitive"]
+    ]
 
 
-def _asked(sensitive: Mapping[str, Any]) -> str:
-    wishes = []
+def _privacy_models(sensitive: Mapping[str, Any]) -> str:
+    models = []
     if diversity := sensitive["diversity"]:
         c = f", c = {diversity['c']:g}" if diversity["kind"] == "recursive" else ""
-        wishes.append(f"{diversity['kind']} l-diversity, l = {diversity['l']}{c}")
+        models.append(f"{diversity['kind']} l-diversity, l = {diversity['l']}{c}")
     if closeness := sensitive["closeness"]:
-        wishes.append(f"t-closeness, t = {closeness['t']:g}, {closeness['distance']} distance")
-    return "; ".join(wishes) or "nothing"
+        models.append(f"t-closeness, t = {closeness['t']:g}, {closeness['distance']} distance")
+    return "; ".join(models) or "none"
 
 
-def reached_table(row: Anonymity) -> Table:
-    """What anonymity there was before, and what there is after."""
+def anonymity_table(row: Anonymity) -> Table:
+    """Return the privacy report's table of anonymity before and after."""
     before, after = row["before"], row["after"] or {}
-    rows: list[Row] = [(words, before[key], after.get(key)) for key, words in _REACHED.items()]
+    rows: list[Row] = [(label, before[key], after.get(key)) for key, label in _ANONYMITY_LABELS.items()]
     for i, old in enumerate(before["sensitive"]):
         new = after["sensitive"][i] if after.get("sensitive") else {}
-        # No c is large enough where a class has fewer than l values.
+        # No c suffices where a class has fewer than l values.
         old, new = (m | {"recursive_c": m.get("recursive_c") or "none"} for m in (old, new))
-        rows += [(f"{old['column']}: {words}", old[key], new.get(key)) for key, words in _SENSITIVE.items()]
-    return ("what", "before", "after"), rows
+        rows += [
+            (f"{old['column']}: {label}", old[key], new.get(key)) for key, label in _SENSITIVE_LABELS.items()
+        ]
+    return ("metric", "before", "after"), rows
 
 
 def class_sizes(measured: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The histogram of class sizes: for each bar its sizes, classes, people and their share."""
+    """Return the privacy report's histogram of class sizes: sizes, classes, subjects, fraction of each bar."""
     bars = measured["histogram"]
-    total = max(sum(people for _, _, people in bars), 1)
+    total = max(sum(subjects for _, _, subjects in bars), 1)
     ends = [f"–{nxt[0] - 1}" if nxt[0] - 1 > bar[0] else "" for bar, nxt in pairwise(bars)]
     return [
-        {"sizes": f"{low}{end}", "classes": classes, "people": people, "share": people / total}
-        for (low, classes, people), end in zip(bars, [*ends, " and more"], strict=True)
+        {"sizes": f"{low}{end}", "classes": classes, "subjects": subjects, "fraction": subjects / total}
+        for (low, classes, subjects), end in zip(bars, [*ends, " and more"], strict=True)
     ]
 
 
 def risk_table(row: Anonymity) -> Table:
-    """The risks of re-identification before and after."""
-    return ("risk", "before", "after"), _both(row, "risk", _RISKS)
+    """Return the privacy report's table of re-identification risks before and after."""
+    return ("risk", "before", "after"), _before_and_after(row, "risk", _RISK_LABELS)
 
 
-def risk_words(row: Anonymity) -> str:
-    """Against which population the risks hold."""
-    asked = row["asked"]
-    if asked["population"] is not None:
-        return f"a population of {asked['population']:,} people"
-    if asked["sampling_fraction"] is not None:
-        return f"a sample of {asked['sampling_fraction']:.4%} of the population"
-    return "no stated population (journalist risk cannot be given; marketer risk is that of the table)"
+def population_text(row: Anonymity) -> str:
+    """Return the population to which the privacy report's risks refer as text."""
+    required = row["settings"]
+    if required["population"] is not None:
+        return f"a population of {required['population']:,}"
+    if required["sampling_fraction"] is not None:
+        return f"a sample of {required['sampling_fraction']:.4%} of the population"
+    return "no given population (journalist risk is not available; marketer risk is that of the table)"
 
 
 def utility_table(row: Anonymity) -> Table:
-    """What anonymity costs."""
-    return ("measure", "before", "after"), _both(row, "utility", _UTILITY)
+    """Return the privacy report's table of information loss before and after."""
+    return ("metric", "before", "after"), _before_and_after(row, "utility", _UTILITY_LABELS)
 
 
 def quality_table(models: Sequence[Mapping[str, Any]]) -> Table:
-    """How good the community model is on original and on anonymous records."""
+    """Return the privacy report's metrics of the community model on original and anonymised records."""
     rows: list[Row] = [
-        (m["measure"], m["original"], m["anonymous"], m["anonymous"] - m["original"]) for m in models
+        (model["metric"], model["original"], model["anonymised"], model["anonymised"] - model["original"])
+        for model in models
     ]
-    return ("measure", "original records", "anonymous records", "change"), rows
+    return ("metric", "original records", "anonymised records", "difference"), rows
 
 
-def _both(row: Anonymity, part: str, names: Mapping[str, str]) -> list[Row]:
-    before, after = row["before"][part], (row["after"] or {}).get(part, {})
-    return [(words, before[key], after.get(key)) for key, words in names.items()]
+def _before_and_after(row: Anonymity, section: str, names: Mapping[str, str]) -> list[Row]:
+    before, after = row["before"][section], (row["after"] or {}).get(section, {})
+    return [(label, before[key], after.get(key)) for key, label in names.items()]
 
 
-_REACHED = {
-    "holds": "satisfies the study",
-    "records": "records shown",
-    "suppressed": "records left out",
-    "people": "people shown",
-    "people_left_out": "people left out",
-    "classes": "classes",
+_ANONYMITY_LABELS = {
+    "is_satisfied": "satisfies the study's models",
+    "records": "records",
+    "suppressed": "suppressed records",
+    "subjects": "subjects",
+    "suppressed_subjects": "suppressed subjects",
+    "classes": "equivalence classes",
     "k": "k: smallest class",
 }
-_SENSITIVE = {
-    "distinct": "l, distinct values",
-    "entropy": "l, effective values (entropy)",
-    "recursive_c": "c of recursive diversity",
-    "equal": "t, equal distance",
-    "ordered": "t, ordered distance",
-    "certain": "most certain guess",
+_SENSITIVE_LABELS = {
+    "distinct": "l-diversity, distinct l",
+    "entropy": "l-diversity, entropy l",
+    "recursive_c": "l-diversity, recursive c",
+    "equal": "t-closeness, equal distance",
+    "ordered": "t-closeness, ordered distance",
+    "max_confidence": "highest attribute confidence",
 }
-_RISKS = {
+_RISK_LABELS = {
     "prosecutor_highest": "prosecutor, highest (1 / smallest class)",
-    "prosecutor_average": "prosecutor, average (classes / people)",
+    "prosecutor_average": "prosecutor, average (classes / subjects)",
     "journalist_highest": "journalist, highest",
     "journalist_average": "journalist, average",
     "marketer": "marketer, average",
-    "unique": "share of unique people (alone in their class)",
-    "below_2": "share of people in classes below 2",
-    "below_5": "share of people in classes below 5",
-    "below_11": "share of people in classes below 11",
+    "unique": "fraction of unique subjects",
+    "below_2": "fraction of subjects in classes below 2",
+    "below_5": "fraction of subjects in classes below 5",
+    "below_11": "fraction of subjects in classes below 11",
 }
-_UTILITY = {
-    "loss": "loss (0 nothing, 1 everything)",
+_UTILITY_LABELS = {
+    "loss": "information loss (0 to 1)",
     "ncp": "normalised certainty penalty",
     "discernibility": "discernibility",
     "average_class_size": "average class size in multiples of k",

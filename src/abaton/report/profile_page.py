@@ -1,4 +1,4 @@
-"""The inventory of a source as one page that opens anywhere, offline."""
+"""Profile of a record source as an HTML page."""
 
 from __future__ import annotations
 
@@ -7,81 +7,87 @@ from typing import Any
 
 from abaton.report.html_renderer import page
 
-_CODES = ("code", "what it may be", "records", "years", "units", "answers", "other values")
-_INPUTS = ("part", "would be", "looks for", "found", "units", "missing", "nearest codes found")
+_CODES = ("code", "likely input", "records", "years", "units", "coded values", "other values")
+_INPUTS = ("input", "state", "required codes", "records", "units", "missing", "closest codes present")
 
 
-def inventory_page(found: Mapping[str, Any], source: str) -> str:
-    """The page of an inventory.
+def render_profile(profile: Mapping[str, Any], source: str) -> str:
+    """Render the HTML page of a record source's profile.
 
     Args:
-        found: The inventory as plain values, as ``abaton records inventory --json`` prints it.
-        source: What was read, in words.
+        profile: The profile as ``abaton records profile --json`` prints it.
+        source: Name of the record source.
     """
-    return page("inventory.html", title=f"What is in {source}", found=found, sections=list(_sections(found)))
+    return page(
+        "profile.html", title=f"Profile of {source}", profile=profile, sections=list(_sections(profile))
+    )
 
 
 Section = tuple[str, str, tuple[Sequence[str], Sequence[Sequence[Any]]]]
 
 
-def _sections(found: Mapping[str, Any]) -> Iterator[Section]:
-    """Title, caption and table of each part."""
-    if "study" in found:
-        rows = [input_cells(each) for each in found["inputs"]]
-        yield f"What the study would find: {found['study']}", "inputs and outcome", _filled(_INPUTS, rows)
-    yield "Records", "by resource type", (("type", "records"), list(found["records"].items()))
-    for kind in dict.fromkeys(line["type"] for line in found["codes"]):
-        rows = [code_cells(line) for line in found["codes"] if line["type"] == kind]
-        yield kind, f"codes of {kind}", _filled(_CODES, rows)
-    if found["set_aside"]:
-        yield "Set aside", "what could not be read", (("reason", "count"), list(found["set_aside"].items()))
+def _sections(profile: Mapping[str, Any]) -> Iterator[Section]:
+    """Yield title, caption and table of each section of the profile page."""
+    if "study" in profile:
+        rows = [input_cells(entry) for entry in profile["inputs"]]
+        yield f"Inputs of study {profile['study']}", "inputs and outcome", _filled(_INPUTS, rows)
+    yield "Records", "by resource type", (("type", "records"), list(profile["records"].items()))
+    for resource_type in dict.fromkeys(code["type"] for code in profile["codes"]):
+        rows = [code_cells(code) for code in profile["codes"] if code["type"] == resource_type]
+        yield resource_type, f"codes of {resource_type}", _filled(_CODES, rows)
+    if profile["skipped"]:
+        yield (
+            "Skipped",
+            "records that could not be read",
+            (("reason", "count"), list(profile["skipped"].items())),
+        )
 
 
-def _filled(heads: Sequence[str], rows: Sequence[Sequence[Any]]) -> tuple[list[str], list[list[Any]]]:
-    """A table without the columns in which nothing is said, so that a phone has room for the others."""
-    kept = [i for i in range(len(heads)) if any(row[i] != "–" for row in rows)]
-    return [heads[i] for i in kept], [[row[i] for i in kept] for row in rows]
+def _filled(column_names: Sequence[str], rows: Sequence[Sequence[Any]]) -> tuple[list[str], list[list[Any]]]:
+    """Return a table of the profile page without its empty columns."""
+    filled = [i for i in range(len(column_names)) if any(row[i] != "–" for row in rows)]
+    return [column_names[i] for i in filled], [[row[i] for i in filled] for row in rows]
 
 
-def input_cells(each: Mapping[str, Any]) -> tuple[str, ...]:
-    """One part of a study as the cells of a table."""
+def input_cells(entry: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return an input of a study as the cells of a table on the profile page."""
     units = [
-        f"{unit['unit']} ({unit['records']}{'' if unit['converts'] else ', not convertible'})"
-        for code in each["found"]
+        f"{unit['unit']} ({unit['records']}{'' if unit['is_convertible'] else ', not convertible'})"
+        for code in entry["codes"]
         for unit in code["units"]
     ]
-    answers = [
-        f"{answer['category']}{_of(answer)} ({answer['records']})"
-        for code in each["found"]
-        for answer in code["answers"]
+    coded_values = [
+        f"{coded_value['category']}{_other_value(coded_value)} ({coded_value['records']})"
+        for code in entry["codes"]
+        for coded_value in code["coded_values"]
     ]
     return (
-        each["name"],
-        each["state"],
-        each["looks_for"],
-        ", ".join(f"{code['code']} ({code['records']})" for code in each["found"]) or "–",
-        ", ".join(dict.fromkeys(units + answers)) or "–",
-        "; ".join(each["missing"]) or "–",
-        ", ".join(f"{near['code']} ({near['records']})" for near in each["nearest"]) or "–",
+        entry["name"],
+        entry["state"],
+        entry["required_codes"],
+        ", ".join(f"{code['code']} ({code['records']})" for code in entry["codes"]) or "–",
+        ", ".join(dict.fromkeys(units + coded_values)) or "–",
+        "; ".join(entry["missing"]) or "–",
+        ", ".join(f"{closest['code']} ({closest['records']})" for closest in entry["closest_codes"]) or "–",
     )
 
 
-def _of(answer: Mapping[str, str]) -> str:
-    """What counts as other is named."""
-    return f": {answer['answer']}" if answer["category"] == "other" else ""
+def _other_value(coded_value: Mapping[str, str]) -> str:
+    """Return the coded value on the profile page if it counts as 'other'."""
+    return f": {coded_value['code']}" if coded_value["category"] == "other" else ""
 
 
-def code_cells(line: Mapping[str, Any]) -> tuple[str, ...]:
-    """One code as the cells of a table."""
-    years = line["years"]
+def code_cells(code: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return a code as the cells of a table on the profile page."""
+    years = code["years"]
     return (
-        line["code"],
-        line["label"] or "–",
-        line["records"],
+        code["code"],
+        code["label"] or "–",
+        code["records"],
         (f"{years[0]} to {years[1]}" if years[0] != years[1] else f"{years[0]}") if years else "–",
-        _counts(line["units"]),
-        _counts(line["answers"]),
-        _counts(line["other_values"]),
+        _counts(code["units"]),
+        _counts(code["coded_values"]),
+        _counts(code["other_values"]),
     )
 
 

@@ -1,6 +1,7 @@
-"""Runs side by side as plain data: what was set differently, the results, and when each was as good as the others.
+"""Comparison of runs as JSON values: differing settings, results, and when each run reached a common target.
 
-Every function is pure: the reports of the runs in, a comparison out.
+Runs of different studies, outcomes or data sets are refused. Times and bytes are compared at a target that every run
+reached: the best value of the worst run.
 """
 
 from __future__ import annotations
@@ -9,252 +10,273 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from abaton.errors import SettingsError
-from abaton.report.run_tables import Row, Table, differing, setting_rows, settings_of, totals
-from abaton.report.training_curves import COURSE_AXES, Figure, course_figures, less_is_better
+from abaton.report.run_tables import Row, Table, differing_settings, setting_rows, settings_of, sum_rows
+from abaton.report.training_curves import CURVE_AXES, Figure, is_error_metric, progress_figures
 
 FORMAT = "abaton.comparison/1"
 
 
-def comparison(reports: Sequence[Mapping[str, Any]], measure: str | None = None) -> dict[str, Any]:
-    """Compare runs of the same task, ready for JSON; the page and the table are made from exactly this.
+def compare_runs(reports: Sequence[Mapping[str, Any]], metric: str | None = None) -> dict[str, Any]:
+    """Return a comparison of runs of the same task as JSON values, the source of its page and tables.
 
     Args:
-        reports: What :func:`abaton.report.report_of` made of each run.
-        measure: By what they are compared; the main measure of the first if not given.
+        reports: Report of each run from :func:`abaton.report.make_report`.
+        metric: Metric by which runs are compared; by default the main metric of the first run.
 
     Raises:
-        SettingsError: The runs cannot be compared, or none of them has the measure.
+        SettingsError: The runs cannot be compared, or do not share the metric.
     """
     _check(reports)
-    measure = _measure(reports, measure)
-    target = _target(reports, measure)
-    labels = [letter(i) for i in range(len(reports))]
+    metric = _select_metric(reports, metric)
+    target = _target(reports, metric)
+    labels = [run_label(i) for i in range(len(reports))]
     return {
         "format": FORMAT,
         "task": _task(reports[0]),
-        "measure": measure,
+        "metric": metric,
         "runs": [
-            {"label": label, "run": each["run"], "created": each["created"], "status": each["status"]}
-            for label, each in zip(labels, reports, strict=True)
+            {"label": label, "run": report["run"], "created": report["created"], "status": report["status"]}
+            for label, report in zip(labels, reports, strict=True)
         ],
-        "differences": differing(
-            {each["run"]: settings_of(each["method"], each["reproduce"]) for each in reports}
+        "differences": differing_settings(
+            {report["run"]: settings_of(report["method"], report["provenance"]) for report in reports}
         ),
         "remarks": _remarks(reports),
         "target": target,
-        "results": [_result(each, measure, target) for each in reports],
+        "results": [_result(report, metric, target) for report in reports],
         "curves": {
-            each["run"]: [
-                {**{axis: point[axis] for axis in COURSE_AXES}, measure: point.get(measure)}
-                for point in each["results"]["course"]["points"]
+            report["run"]: [
+                {**{axis: point[axis] for axis in CURVE_AXES}, metric: point.get(metric)}
+                for point in report["results"]["training"]["points"]
             ]
-            for each in reports
+            for report in reports
         },
-        "reproduce": {
-            each["run"]: {
-                key: each["reproduce"].get(key) for key in ("versions", "engine", "seed", "layout", "model")
+        "provenance": {
+            report["run"]: {
+                key: report["provenance"].get(key)
+                for key in ("versions", "engine", "seed", "layout", "model")
             }
-            for each in reports
+            for report in reports
         },
     }
 
 
 def _task(report: Mapping[str, Any]) -> dict[str, str]:
-    """What a run was to learn: runs are comparable if and only if this is the same."""
+    """Return the task of a run; a comparison requires that it is equal for all runs."""
     if report["kind"] == "study":
-        about = report["study"]
+        study = report["study"]
         return {
             "kind": "study",
-            "study": str(about["id"]),
-            "outcome": str(about["outcome"]),
+            "study": str(study["id"]),
+            "outcome": str(study["outcome"]),
             "task": str(report["method"]["task"]),
         }
-    recipe = report["reproduce"]["recipe"]
-    made = {"kind": "lab", "experiment": str(recipe["name"])}
+    recipe = report["provenance"]["recipe"]
+    task = {"kind": "lab", "experiment": str(recipe["name"])}
     if "task" in recipe["settings"]:
-        made["data"] = str(recipe["settings"]["task"]["data"])
-    return made
+        task["data"] = str(recipe["settings"]["task"]["data"])
+    return task
 
 
 def _check(reports: Sequence[Mapping[str, Any]]) -> None:
-    names = [each["run"] for each in reports]
+    names = [report["run"] for report in reports]
     if len(names) < 2:
         raise SettingsError(
-            "one run cannot be compared", where="compare", remedy="name at least two; see 'abaton runs'"
+            "fewer than two runs are given", where="compare", remedy="give at least two; see 'abaton runs'"
         )
     if len(set(names)) < len(names):
-        twice = next(name for name in names if names.count(name) > 1)
+        repeated = next(name for name in names if names.count(name) > 1)
         raise SettingsError(
-            f"run '{twice}' is named twice", where="compare", remedy="name each run once; see 'abaton runs'"
+            f"run '{repeated}' is given twice",
+            where="compare",
+            remedy="give each run once; see 'abaton runs'",
         )
     first = _task(reports[0])
-    for each in reports[1:]:
-        task = _task(each)
+    for report in reports[1:]:
+        task = _task(report)
         for key in dict.fromkeys((*first, *task)):
             if first.get(key) != task.get(key):
                 raise SettingsError(
-                    f"run '{names[0]}' and run '{each['run']}' cannot be compared: {key} is "
+                    f"run '{names[0]}' and run '{report['run']}' cannot be compared: {key} is "
                     f"'{first.get(key, 'none')}' in one and '{task.get(key, 'none')}' in the other",
                     where="compare",
-                    remedy="choose runs that learn the same",
+                    remedy="choose runs of the same task",
                 )
 
 
-def _measure(reports: Sequence[Mapping[str, Any]], asked: str | None) -> str:
-    courses = [each["results"]["course"] for each in reports]
-    shared = [name for name in courses[0]["measures"] if all(name in went["measures"] for went in courses)]
-    if asked is None and courses[0]["main"] in shared:
-        return str(courses[0]["main"])
-    if asked in shared:
-        return str(asked)
-    what = "the runs share no measure" if asked is None else f"not all of the runs have the measure '{asked}'"
+def _select_metric(reports: Sequence[Mapping[str, Any]], requested: str | None) -> str:
+    progress = [report["results"]["training"] for report in reports]
+    shared = [
+        name
+        for name in progress[0]["metrics"]
+        if all(name in run_progress["metrics"] for run_progress in progress)
+    ]
+    if requested is None and progress[0]["main_metric"] in shared:
+        return str(progress[0]["main_metric"])
+    if requested in shared:
+        return str(requested)
+    problem = (
+        "the runs have no common metric"
+        if requested is None
+        else f"not all runs have the metric '{requested}'"
+    )
     raise SettingsError(
-        what,
+        problem,
         where="compare",
-        remedy=f"they share {', '.join(shared)}" if shared else "choose runs that were judged alike",
+        remedy=f"use {', '.join(shared)}" if shared else "choose runs with the same metrics",
     )
 
 
-def _target(reports: Sequence[Mapping[str, Any]], measure: str) -> float:
-    """What every run has reached at some time: the best value of the one that is worst."""
-    best, worst = (min, max) if less_is_better(measure) else (max, min)
-    return float(worst(best(_values(each, measure)) for each in reports))
+def _target(reports: Sequence[Mapping[str, Any]], metric: str) -> float:
+    """Return the comparison's target, which every run reached: the best value of the worst run."""
+    best, worst = (min, max) if is_error_metric(metric) else (max, min)
+    return float(worst(best(_values(report, metric)) for report in reports))
 
 
-def _values(report: Mapping[str, Any], measure: str) -> list[float]:
-    points = report["results"]["course"]["points"]
-    return [point[measure] for point in points if point.get(measure) is not None]
+def _values(report: Mapping[str, Any], metric: str) -> list[float]:
+    points = report["results"]["training"]["points"]
+    return [point[metric] for point in points if point.get(metric) is not None]
 
 
-def _result(report: Mapping[str, Any], measure: str, target: float) -> dict[str, Any]:
+def _result(report: Mapping[str, Any], metric: str, target: float) -> dict[str, Any]:
     results = report["results"]
-    points = [point for point in results["course"]["points"] if point.get(measure) is not None]
-    sign = -1 if less_is_better(measure) else 1
-    reached = next(point for point in points if sign * point[measure] >= sign * target)
-    summed = totals(results["course"]["learners"])
+    points = [point for point in results["training"]["points"] if point.get(metric) is not None]
+    sign = -1 if is_error_metric(metric) else 1
+    reached = next(point for point in points if sign * point[metric] >= sign * target)
+    totals = sum_rows(results["training"]["learners"])
     return {
         "run": report["run"],
-        "measure": points[-1][measure],
-        "interval": _interval(report, measure),
-        "best": (max if sign > 0 else min)(point[measure] for point in points),
+        "value": points[-1][metric],
+        "interval": _interval(report, metric),
+        "best": (max if sign > 0 else min)(point[metric] for point in points),
         "versions": results["version"],
         "seconds": results["seconds"],
-        **{key: summed.get(key, 0) for key in ("updates", "bytes", "failed")},
-        "reached": {axis: reached[axis] for axis in COURSE_AXES},
+        **{key: totals.get(key, 0) for key in ("updates", "bytes", "failed")},
+        "reached": {axis: reached[axis] for axis in CURVE_AXES},
     }
 
 
-def _interval(report: Mapping[str, Any], measure: str) -> list[float] | None:
-    """The interval of a study's community model over the subjects that nobody trained on."""
-    for line in report["results"].get("evaluation", {}).get("lines", ()):
-        if line["model"] == "community" and line["of"] == "all" and line["measures"]:
-            found = line["measures"].get(measure)
-            if found and found["low"] is not None:
-                return [found["low"], found["high"]]
+def _interval(report: Mapping[str, Any], metric: str) -> list[float] | None:
+    """Return the confidence interval of a compared run's community model on all test subjects."""
+    for row in report["results"].get("evaluation", {}).get("rows", ()):
+        if row["model"] == "community" and row["grouping"] == "all" and row["metrics"]:
+            estimate = row["metrics"].get(metric)
+            if estimate and estimate["low"] is not None:
+                return [estimate["low"], estimate["high"]]
     return None
 
 
 def _remarks(reports: Sequence[Mapping[str, Any]]) -> list[str]:
-    made = []
+    remarks = []
     if reports[0]["kind"] == "study":
-        tables = [each["reproduce"]["tables"] for each in reports]
-        if any(each != tables[0] for each in tables):
-            made.append(
-                "The sites' tables differ: other records or consents, so results may differ for that."
+        tables = [report["provenance"]["tables"] for report in reports]
+        if any(report != tables[0] for report in tables):
+            remarks.append(
+                "The sites' tables differ (other records or consents); results may differ for this reason."
             )
     else:
-        dealt = [each["reproduce"]["partition"] for each in reports]
-        if any(each != dealt[0] for each in dealt):
-            made.append("The data were dealt differently, so results may differ for that.")
-    clocks = {each["reproduce"]["engine"] for each in reports}
+        partitions = [report["provenance"]["partition"] for report in reports]
+        if any(report != partitions[0] for report in partitions):
+            remarks.append("The partitions differ; results may differ for this reason.")
+    clocks = {report["provenance"]["engine"] for report in reports}
     if len(clocks) > 1:
-        made.append("The engines' clocks differ: simulated seconds and real ones cannot be compared.")
-    ended = [each["run"] for each in reports if each["status"] != "finished"]
-    made += [f"Run {name} did not finish." for name in ended]
-    return made
+        remarks.append("The engines differ: simulated and wall-clock times are not comparable.")
+    unfinished = [report["run"] for report in reports if report["status"] != "finished"]
+    remarks += [f"Run {name} did not finish." for name in unfinished]
+    return remarks
 
 
-def letter(place: int) -> str:
-    """By what a run is called beside others: A, B, ... Z, AA; short enough for a column.
+def run_label(index: int) -> str:
+    """Return the label of a run in a comparison: A, B, … Z, AA.
 
-    >>> letter(0), letter(27)
+    >>> run_label(0), run_label(27)
     ('A', 'AB')
     """
-    return (letter(place // 26 - 1) if place >= 26 else "") + chr(ord("A") + place % 26)
+    return (run_label(index // 26 - 1) if index >= 26 else "") + chr(ord("A") + index % 26)
 
 
-def comparison_figures(made: Mapping[str, Any]) -> dict[str, Any]:
-    """The measure of all runs against rounds, time and bytes."""
-    labels = _labels(made)
-    curves = {f"{labels[run]}: {short(run)}": points for run, points in made["curves"].items()}
-    return {axis: lettered(each) for axis, each in course_figures(curves, made["measure"]).items()}
+def comparison_figures(comparison: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the comparison's figures: the metric of all runs against rounds, time and bytes."""
+    labels = _labels(comparison)
+    curves = {f"{labels[run]}: {shorten_name(run)}": points for run, points in comparison["curves"].items()}
+    return {
+        axis: shorten_run_column(figure)
+        for axis, figure in progress_figures(curves, comparison["metric"]).items()
+    }
 
 
-def lettered(figure: Figure) -> Figure:
-    """A figure of several runs in whose table the letter alone says which run it is, so that it fits a phone."""
+def shorten_run_column(figure: Figure) -> Figure:
+    """Return a comparison figure whose table shows only a run's label, to fit a narrow screen."""
     table = figure["table"]
     return figure | {"table": table | {"rows": [(row[0].split(":")[0], *row[1:]) for row in table["rows"]]}}
 
 
-def run_rows(made: Mapping[str, Any]) -> Table:
-    """Which run is which."""
+def run_rows(comparison: Mapping[str, Any]) -> Table:
+    """Return labels, names, dates and status of the compared runs."""
     rows: list[Row] = [
-        (each["label"], each["run"], each["created"][:19], each["status"]) for each in made["runs"]
+        (run["label"], run["run"], run["created"][:19], run["status"]) for run in comparison["runs"]
     ]
-    return ("letter", "run", "created", "status"), rows
+    return ("label", "run", "created", "status"), rows
 
 
-def difference_rows(made: Mapping[str, Any]) -> Table:
-    """The settings in which runs differ, a column for each run."""
-    return ("setting", *_labels(made).values()), setting_rows(made["differences"], list(_labels(made)))
+def difference_rows(comparison: Mapping[str, Any]) -> Table:
+    """Return the comparison's differing settings with one column per run."""
+    return ("setting", *_labels(comparison).values()), setting_rows(
+        comparison["differences"], list(_labels(comparison))
+    )
 
 
-def result_rows(made: Mapping[str, Any]) -> Table:
-    """The results, a line for each run."""
-    labels = _labels(made)
+def result_rows(comparison: Mapping[str, Any]) -> Table:
+    """Return the comparison's results with one row per run."""
+    labels = _labels(comparison)
     rows: list[Row] = [
-        (labels[line["run"]], _with_interval(line), line["best"], line["versions"], line["seconds"],
-         line["updates"], line["failed"], line["bytes"])
-        for line in made["results"]
+        (labels[result["run"]], _with_interval(result), result["best"], result["versions"], result["seconds"],
+         result["updates"], result["failed"], result["bytes"])
+        for result in comparison["results"]
     ]  # fmt: skip
-    return ("letter", made["measure"], "best", "versions", "seconds", "updates", "failed", "bytes"), rows
+    return ("label", comparison["metric"], "best", "versions", "seconds", "updates", "failed", "bytes"), rows
 
 
-def reached_rows(made: Mapping[str, Any]) -> Table:
-    """When each run was first as good as the worst run at its best."""
-    labels = _labels(made)
+def target_rows(comparison: Mapping[str, Any]) -> Table:
+    """Return when each compared run first reached the target."""
+    labels = _labels(comparison)
     rows: list[Row] = [
-        (labels[line["run"]], line["reached"]["version"], line["reached"]["at"], line["reached"]["bytes"])
-        for line in made["results"]
+        (
+            labels[result["run"]],
+            result["reached"]["version"],
+            result["reached"]["timestamp"],
+            result["reached"]["bytes"],
+        )
+        for result in comparison["results"]
     ]
-    return ("letter", "version", "seconds", "bytes"), rows
+    return ("label", "version", "seconds", "bytes"), rows
 
 
-def fingerprint_rows(made: Mapping[str, Any]) -> Table:
-    """By what each run is known to be the same when it is made again."""
+def digest_rows(comparison: Mapping[str, Any]) -> Table:
+    """Return engine, seed and digests of each compared run."""
     rows: list[Row] = [
-        (run, about["engine"], str(about["seed"]), about["layout"][:16], about["model"])
-        for run, about in made["reproduce"].items()
+        (run, provenance["engine"], str(provenance["seed"]), provenance["layout"][:16], provenance["model"])
+        for run, provenance in comparison["provenance"].items()
     ]
     return ("run", "engine", "seed", "layout", "community model"), rows
 
 
-def _labels(made: Mapping[str, Any]) -> dict[str, str]:
-    return {each["run"]: each["label"] for each in made["runs"]}
+def _labels(comparison: Mapping[str, Any]) -> dict[str, str]:
+    return {run["run"]: run["label"] for run in comparison["runs"]}
 
 
-def short(name: str) -> str:
-    """A name that fits into a legend: its middle is left out, since names differ at their ends.
+def shorten_name(name: str) -> str:
+    """Return a run's name for a legend of the comparison, without its middle, since names differ at their ends.
 
-    >>> short("heart-failure-four-hospitals-20261117-121120-dde4")
+    >>> shorten_name("heart-failure-four-hospitals-20261117-121120-dde4")
     'heart-failu…121120-dde4'
     """
     return name if len(name) <= 24 else f"{name[:11]}…{name[-11:]}"
 
 
-def _with_interval(line: Mapping[str, Any]) -> str:
-    told = f"{line['measure']:.4f}"
-    if line["interval"] is None:
-        return told
-    low, high = line["interval"]
-    return f"{told} ({low:.3f} to {high:.3f})"
+def _with_interval(result: Mapping[str, Any]) -> str:
+    value = f"{result['value']:.4f}"
+    if result["interval"] is None:
+        return value
+    low, high = result["interval"]
+    return f"{value} ({low:.3f} to {high:.3f})"

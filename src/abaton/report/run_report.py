@@ -1,9 +1,4 @@
-"""The report of a run as plain data: question, cohort, privacy, method, results, and how to do it again.
-
-The report of an experiment of the lab as plain data, in the same parts as that of a study.
-
-The report of any run: of a study or of the lab, as plain data.
-"""
+"""Report of a study run or a lab experiment as JSON values: question, cohort, privacy, method, results, provenance."""
 
 from __future__ import annotations
 
@@ -11,35 +6,35 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from abaton.errors import SettingsError
-from abaton.report.findings import finding, site_gains
+from abaton.report.findings import local_benefits, main_finding
 from abaton.report.learner_figures import activity_figures
-from abaton.report.run_tables import flat, origin
-from abaton.report.training_curves import AXES, Event, course
-from abaton.store import Activity, ModelRow, RunRow
+from abaton.report.run_tables import flatten, run_origin
+from abaton.report.training_curves import AXES, Event, training_progress
+from abaton.store import ModelRow, RunRow, VisibleActivity
 
 RUN_FORMAT = "abaton.run-report/1"
 
-LIMITS = (
-    "Counts of people below the smallest count are masked, and so is what would give them away.",
-    "Updates of a model carry no rows, but they are made from people's data: without noise for privacy there is no "
-    "guarantee against whoever studies them.",
-    "Weighting by validation shows every site's model to the other sites.",
-    "Sums that scale the columns are statistics about each site's people; the research centre sees them.",
-    "Intervals say how far the result may be off by chance in who was tested; they say nothing about other hospitals.",
+LIMITATIONS = (
+    "Counts of subjects below the minimum cell count are suppressed, with complementary suppression.",
+    "Model updates contain no rows, but are computed from subjects' data: without differential privacy there is no "
+    "guarantee against inference from updates.",
+    "Validation weighting discloses every site's model to the other sites.",
+    "The sums for scaling are statistics of each site's subjects; the research centre receives them.",
+    "Confidence intervals cover the sampling of test subjects; they do not extend to other hospitals.",
 )
-"""What the numbers do not promise, in plain words."""
+"""Limitations of the numbers."""
 
-BUDGET = (
-    "The privacy budget covers the updates that sites sent. The sums that scale the columns, the numbers of people "
-    "that sites tell, the counts by which the model is judged and what each site gains carry no noise."
+BUDGET_LIMITATION = (
+    "The privacy budget covers the updates that sites sent. The sums for scaling, the released counts of subjects, the "
+    "evaluation counts and the local benefit of each site contain no noise."
 )
-"""What a privacy budget does not promise."""
+"""Limitation of a privacy budget."""
 
 
-def run_report(
+def make_run_report(
     row: RunRow, events: Iterable[tuple[str, Mapping[str, Any]]], models: Sequence[ModelRow] = ()
 ) -> dict[str, Any]:
-    """Everything there is to tell of a run of a study, ready for JSON; the page is made from exactly this.
+    """Return the report of a study run as JSON values, the source of its page.
 
     Args:
         row: The run.
@@ -47,21 +42,21 @@ def run_report(
         models: The versions of its community model.
 
     Raises:
-        SettingsError: The run is not one of a study, or has not ended.
+        SettingsError: The run is not a study run, or is not finished.
     """
     recipe, result = row.recipe, row.result
-    if "study" not in recipe or "told" not in recipe:
+    if "study" not in recipe or "cohort_reports" not in recipe:
         raise SettingsError(
-            f"run '{row.run}' is not one of a study", where="report", remedy="choose a run of 'abaton run'"
+            f"run '{row.run}' is not a study run", where="report", remedy="choose a run of 'abaton run'"
         )
     if not result or "evaluation" not in result:
         raise SettingsError(
-            f"run '{row.run}' has not ended",
+            f"run '{row.run}' is not finished",
             where="report",
-            remedy=f"bring it to its end with 'abaton resume {row.run}'",
+            remedy=f"resume it with 'abaton resume {row.run}'",
         )
-    level = recipe["method"]["evaluation"].get("confidence", 0.95)
-    settings, told, budget = recipe["settings"], list(events), recipe["method"].get("privacy")
+    confidence_level = recipe["method"]["evaluation"].get("confidence_level", 0.95)
+    settings, journal, budget = recipe["settings"], list(events), recipe["method"].get("privacy")
     return {
         "format": RUN_FORMAT,
         "kind": "study",
@@ -69,87 +64,94 @@ def run_report(
         "created": row.created,
         "status": row.status,
         "study": recipe["study"],
-        "cohort": {"sites": recipe["told"], "left_out": recipe["left_out"]},
+        "cohort": {"sites": recipe["cohort_reports"], "excluded_sites": recipe["excluded_sites"]},
         "privacy": {
             "anonymity": recipe["anonymity"],
             "cohorts": recipe["cohorts"],
-            "changes": cohort_changes(told),
-            "limits": [*LIMITS, *([BUDGET] if budget else [])],
-            "spent": _spent(models) if budget else None,
+            "changes": cohort_changes(journal),
+            "limitations": [*LIMITATIONS, *([BUDGET_LIMITATION] if budget else [])],
+            "epsilon_spent": _spent_epsilon(models) if budget else None,
         },
         "method": recipe["method"],
-        "finding": finding(recipe["study"], result["evaluation"], level),
-        "gains": site_gains(result["evaluation"]),
+        "finding": main_finding(recipe["study"], result["evaluation"], confidence_level),
+        "local_benefit": local_benefits(result["evaluation"]),
         "results": {
             **{
                 key: result[key]
                 for key in ("reason", "version", "seconds", "evaluation", "progress", "traffic")
             },
-            **{key: result[key] for key in ("explanation", "personal") if key in result},
-            "course": _course(course(models, told, result["progress"])),
+            **{key: result[key] for key in ("interpretability", "personal_models") if key in result},
+            "training": _visible_progress(training_progress(models, journal, result["progress"])),
         },
-        "reproduce": {
-            "software": f"abaton {recipe['versions']['abaton']}",
-            **origin(row),
-            "moment": settings["now"],
+        "provenance": {
+            "software": f"abaton {recipe['software_versions']['abaton']}",
+            **run_origin(row),
+            "now": settings["now"],
             "baselines": settings["baselines"],
             "document": settings.get("study", ""),
         },
     }
 
 
-def _spent(models: Sequence[ModelRow]) -> float | None:
-    """How much of the privacy budget the run has spent: epsilon as the last version tells it."""
-    told = [each.metrics["epsilon"] for each in models if "epsilon" in each.metrics]
-    return told[-1] if told else None
+def _spent_epsilon(models: Sequence[ModelRow]) -> float | None:
+    """Return the privacy budget in the run's report that was spent: epsilon of the last version."""
+    spent = [model.metrics["epsilon"] for model in models if "epsilon" in model.metrics]
+    return spent[-1] if spent else None
 
 
-def _course(made: dict[str, Any]) -> dict[str, Any]:
-    """How it went, without what would tell how many people a site has: their number may be masked elsewhere."""
-    hidden = ("examples", "steps")
+def _visible_progress(progress: dict[str, Any]) -> dict[str, Any]:
+    """Return the run report's training progress without fields that reveal a site's number of subjects."""
+    suppressed = ("examples", "steps")
     return {
-        **made,
-        "learners": [{key: v for key, v in line.items() if key not in hidden} for line in made["learners"]],
+        **progress,
+        "learners": [
+            {key: value for key, value in row.items() if key not in suppressed}
+            for row in progress["learners"]
+        ],
     }
 
 
 def cohort_changes(events: Iterable[tuple[str, Mapping[str, Any]]]) -> list[dict[str, Any]]:
-    """For each site the cohorts that its updates were trained on, one after the other.
+    """Return for each site of a run report the cohorts of its updates, in order.
 
-    >>> cohort_changes([("Arrived", {"at": 1.0, "learner": "a", "task": "t1", "cohort": "x"}),
-    ...                 ("Arrived", {"at": 2.0, "learner": "a", "task": "t2", "cohort": "x"})])
+    >>> cohort_changes([("update_received", {"timestamp": 1.0, "learner": "a", "task": "t1", "cohort": "x"}),
+    ...                 ("update_received", {"timestamp": 2.0, "learner": "a", "task": "t2", "cohort": "x"})])
     [{'site': 'a', 'cohort': 'x', 'updates': 2, 'from': 1.0, 'to': 2.0, 'first': 't1', 'last': 't2'}]
     """
-    made: list[dict[str, Any]] = []
+    rows: list[dict[str, Any]] = []
     latest: dict[str, dict[str, Any]] = {}
-    for kind, body in events:
-        if kind != "Arrived" or not body.get("cohort"):
+    for event_type, body in events:
+        if event_type != "update_received" or not body.get("cohort"):
             continue
-        site, task, at = body["learner"], body["task"], body["at"]
-        line = latest.get(site)
-        if line is None or line["cohort"] != body["cohort"]:
-            line = {"site": site, "cohort": body["cohort"], "updates": 0, "from": at, "to": at, "first": task}
-            latest[site] = line
-            made.append(line)
-        line |= {"updates": line["updates"] + 1, "to": at, "last": task}
-    return sorted(made, key=lambda each: (each["site"], each["from"]))
+        site, task, timestamp = body["learner"], body["task"], body["timestamp"]
+        row = latest.get(site)
+        if row is None or row["cohort"] != body["cohort"]:
+            row = {
+                "site": site,
+                "cohort": body["cohort"],
+                "updates": 0,
+                "from": timestamp,
+                "to": timestamp,
+                "first": task,
+            }
+            latest[site] = row
+            rows.append(row)
+        row |= {"updates": row["updates"] + 1, "to": timestamp, "last": task}
+    return sorted(rows, key=lambda change: (change["site"], change["from"]))
 
 
 LAB_FORMAT = "abaton.lab-report/1"
 
-SIMULATED = (
-    "Everything ran in one place under a simulated clock: times say how long it would have taken on the machines of "
-    "the recipe, not how long it took here."
+SIMULATED_TIME = (
+    "Times are simulated: they are those of the machine profiles in the recipe, not of this machine."
 )
-REAL = "Times are real ones, of the machines that it ran on: made again, they and the order of updates may differ."
-ONE_SEED = (
-    "One run is one seed. Differences between single runs may be chance: repeat with other seeds first."
-)
-"""What the numbers do not promise, in plain words."""
+REAL_TIME = "Times are wall-clock times: in another run, times and the order of updates may differ."
+ONE_SEED = "A run has one seed. Differences between single runs may be random: repeat with other seeds."
+"""Limitations of the numbers."""
 
 
-def lab_report(row: RunRow, models: Sequence[ModelRow], events: Iterable[Event]) -> dict[str, Any]:
-    """Everything there is to tell of an experiment, ready for JSON; the page is made from exactly this.
+def make_lab_report(row: RunRow, models: Sequence[ModelRow], events: Iterable[Event]) -> dict[str, Any]:
+    """Return the report of a lab experiment as JSON values, the source of its page.
 
     Args:
         row: The run.
@@ -157,21 +159,21 @@ def lab_report(row: RunRow, models: Sequence[ModelRow], events: Iterable[Event])
         events: Its journal.
 
     Raises:
-        SettingsError: The run has not ended.
+        SettingsError: The run is not finished.
     """
     recipe, result = row.recipe, row.result
     if not result:
         raise SettingsError(
-            f"run '{row.run}' has not ended",
+            f"run '{row.run}' is not finished",
             where="report",
-            remedy=f"bring it to its end with run('{row.run}') in its program"
+            remedy=f"resume it with run('{row.run}') in its program"
             if recipe["name"] == "python"
-            else f"bring it to its end with 'abaton resume {row.run}'",
+            else f"resume it with 'abaton resume {row.run}'",
         )
     settings = recipe["settings"]
-    went = course(models, events, result.get("progress", ()))
+    progress = training_progress(models, events, result.get("progress", ()))
     spent = [model.metrics["epsilon"] for model in models if "epsilon" in model.metrics]
-    last = went["points"][-1] if went["points"] else {}
+    last = progress["points"][-1] if progress["points"] else {}
     return {
         "format": LAB_FORMAT,
         "kind": "lab",
@@ -179,23 +181,23 @@ def lab_report(row: RunRow, models: Sequence[ModelRow], events: Iterable[Event])
         "created": row.created,
         "status": row.status,
         "question": _question(recipe["name"], settings),
-        "cohort": {"partition": recipe.get("partition"), "learners": went["learners"]},
+        "cohort": {"partition": recipe.get("partition"), "learners": progress["learners"]},
         "privacy": {
             "budget": settings.get("epsilon"),
-            "spent": spent[-1] if spent else None,
-            "limits": [SIMULATED if row.engine == "virtual" else REAL, ONE_SEED],
+            "epsilon_spent": spent[-1] if spent else None,
+            "limitations": [SIMULATED_TIME if row.engine == "virtual" else REAL_TIME, ONE_SEED],
         },
-        "method": flat(settings),
+        "method": flatten(settings),
         "results": {
             **{
                 key: result[key]
                 for key in ("reason", "version", "seconds", "updates", "bytes_up", "bytes_down")
             },
-            "measures": {name: last.get(name) for name in went["measures"]},
-            "course": went,
+            "metrics": {name: last.get(name) for name in progress["metrics"]},
+            "training": progress,
         },
-        "reproduce": {
-            **origin(row),
+        "provenance": {
+            **run_origin(row),
             "recipe": {"name": recipe["name"], "settings": settings},
             "program": _program(recipe["name"], settings, row.engine),
         },
@@ -203,51 +205,54 @@ def lab_report(row: RunRow, models: Sequence[ModelRow], events: Iterable[Event])
 
 
 def _question(name: str, settings: Mapping[str, Any]) -> dict[str, str]:
-    if name == "policy":
-        task, world = settings["task"], settings["world"]
+    if name == "strategy":
+        task, environment = settings["task"], settings["environment"]
         return {
-            "title": f"{settings['policy']} on {task['data']}",
-            "question": f"How good does the community model of {world['learners']} learners become under "
-            f"{settings['policy']}, when sizes are {world['sizes']} and classes {world['classes']}?",
+            "title": f"{settings['strategy']} on {task['data']}",
+            "question": f"How accurate is the community model of {environment['learners']} learners with "
+            f"{settings['strategy']}, when sizes are {environment['sizes']} and classes {environment['classes']}?",
         }
     sites = settings.get("sites")
     return {
         "title": f"A federation of {sites} sites" if sites else f"Experiment '{name}'",
-        "question": "How good does the community model become?",
+        "question": "How accurate is the community model?",
     }
 
 
 def _program(name: str, settings: Mapping[str, Any], engine: str) -> str | None:
-    """A program that makes the run again; under the simulated clock, to the same digest. None for one of your own."""
-    if name != "policy":
+    """Return the report's program that repeats the run with the same digest; `None` for user-defined runs."""
+    if name != "strategy":
         return None
-    where = "" if engine == "virtual" else f", engine={engine!r}"
+    engine_argument = "" if engine == "virtual" else f", engine={engine!r}"
     return (
         "from pathlib import Path\n"
-        "from abaton.lab import build\n\n"
+        "from abaton.lab import build_from_recipe\n\n"
         f"recipe = {{'name': {name!r}, 'settings': {dict(settings)!r}}}\n"
-        f'run = build(recipe).run(store=Path("again"){where})\n'
+        f'run = build_from_recipe(recipe).run(store=Path("repeated"){engine_argument})\n'
         'print(run.result["digest"])\n'
     )
 
 
-def report_of(
-    row: RunRow, models: Sequence[ModelRow], events: Iterable[Event], did: Activity | None = None
+def make_report(
+    row: RunRow, models: Sequence[ModelRow], events: Iterable[Event], activity: VisibleActivity | None = None
 ) -> dict[str, Any]:
-    """Everything there is to tell of a run, ready for JSON.
+    """Return the report of any run, study or lab experiment, as JSON values.
 
     Args:
         row: The run.
         models: The versions of its community model.
         events: Its journal.
-        did: What its learners did, for the figures of it; without it there are none.
+        activity: Activity of its learners; without it the report has no figures of learners.
 
     Raises:
-        SettingsError: The run has not ended.
+        SettingsError: The run is not finished.
     """
-    if "study" in row.recipe and "told" in row.recipe:
-        made = run_report(row, events, models)
+    if "study" in row.recipe and "cohort_reports" in row.recipe:
+        report = make_run_report(row, events, models)
     else:
-        made = lab_report(row, models, events)
-    words = AXES["at"] if row.engine == "virtual" else AXES["wall"]
-    return {**made, "figures": {} if did is None else activity_figures(did, words=words)}
+        report = make_lab_report(row, models, events)
+    time_label = AXES["timestamp"] if row.engine == "virtual" else AXES["wall_time"]
+    return {
+        **report,
+        "figures": {} if activity is None else activity_figures(activity, time_label=time_label),
+    }

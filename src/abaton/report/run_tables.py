@@ -1,83 +1,81 @@
-"""What the tables of a report show: pure functions from the report's data to heads and rows.
-
-One set of functions for totals, differences and nested settings: reports, dashboard and command line use it.
-"""
+"""Tables of a report: column names and rows, totals and setting differences from the report's data."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from abaton.report.evaluation_figures import told
-from abaton.report.training_curves import measure_name
+from abaton.report.evaluation_figures import format_estimate
+from abaton.report.training_curves import metric_label
 from abaton.store import RunRow
 
 Row = tuple[object, ...]
 Table = tuple[Sequence[str], list[Row]]
-"""What a table shows: its heads, and its rows; the first cell of a row names it."""
+"""Column names and rows of a table; the first cell of a row names it."""
 
 
-def flat(values: Mapping[str, Any], before: str = "") -> dict[str, Any]:
-    """Nested settings with their whole names, so that they fit into a table of two columns.
+def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return nested settings of a run by their dotted keys, for a table.
 
-    >>> flat({"seed": 3, "task": {"data": "digits"}, "bad": {}})
+    >>> flatten({"seed": 3, "task": {"data": "digits"}, "bad": {}})
     {'seed': 3, 'task.data': 'digits'}
     """
-    made: dict[str, Any] = {}
+    flat: dict[str, Any] = {}
     for key, value in values.items():
         if isinstance(value, Mapping):
-            made |= flat(value, f"{before}{key}.")
+            flat |= flatten(value, f"{prefix}{key}.")
         else:
-            made[f"{before}{key}"] = value
-    return made
+            flat[f"{prefix}{key}"] = value
+    return flat
 
 
-def differing(settings: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The settings in which runs differ: what is the same for all is left out.
+def differing_settings(settings: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return the settings that differ between runs, for a table.
 
-    >>> differing({"a": {"seed": 1, "rate": 0.1}, "b": {"seed": 2, "rate": 0.1}})
+    >>> differing_settings({"a": {"seed": 1, "rate": 0.1}, "b": {"seed": 2, "rate": 0.1}})
     [{'setting': 'seed', 'values': {'a': 1, 'b': 2}}]
     """
-    names = dict.fromkeys(name for mine in settings.values() for name in mine)
-    lines: list[dict[str, Any]] = [
-        {"setting": name, "values": {run: mine.get(name) for run, mine in settings.items()}} for name in names
+    names = dict.fromkeys(name for values in settings.values() for name in values)
+    rows: list[dict[str, Any]] = [
+        {"setting": name, "values": {run: values.get(name) for run, values in settings.items()}}
+        for name in names
     ]
-    return [line for line in lines if len({repr(value) for value in line["values"].values()}) > 1]
+    return [row for row in rows if len({repr(value) for value in row["values"].values()}) > 1]
 
 
 def setting_rows(differences: Iterable[Mapping[str, Any]], runs: Sequence[str]) -> list[Row]:
-    """Settings in which runs differ as rows of a table, a column for each run."""
+    """Return differing settings as rows of a table with one column per run."""
     return [
-        (line["setting"], *("–" if (value := line["values"][run]) is None else str(value) for run in runs))
-        for line in differences
+        (row["setting"], *("–" if (value := row["values"][run]) is None else str(value) for run in runs))
+        for row in differences
     ]
 
 
-def totals(lines: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """The sums of whatever some lines count.
+def sum_rows(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the sum of each numeric field over rows of a run's table.
 
-    >>> totals([{"site": "kos", "bytes": 3}, {"site": "troy", "bytes": 4, "failed": 1}])
+    >>> sum_rows([{"site": "kos", "bytes": 3}, {"site": "troy", "bytes": 4, "failed": 1}])
     {'bytes': 7, 'failed': 1}
     """
-    made: dict[str, Any] = {}
-    for line in lines:
-        for name, value in line.items():
+    sums: dict[str, Any] = {}
+    for row in rows:
+        for name, value in row.items():
             if isinstance(value, int | float) and not isinstance(value, bool):
-                made[name] = made.get(name, 0) + value
-    return made
+                sums[name] = sums.get(name, 0) + value
+    return sums
 
 
-def times_smaller(traffic: Mapping[str, int], way: str) -> float:
-    """How many times smaller what was sent is than plain numbers would be; `way` is 'up' or 'down'."""
-    plain = traffic["uncompressed" if way == "up" else "uncompressed_down"]
-    return plain / max(traffic[f"bytes_{way}"], 1)
+def compression_ratio(traffic: Mapping[str, int], direction: str) -> float:
+    """Return the ratio of uncompressed to sent bytes for the traffic table; `direction` is 'up' or 'down'."""
+    uncompressed = traffic["uncompressed" if direction == "up" else "uncompressed_down"]
+    return uncompressed / max(traffic[f"bytes_{direction}"], 1)
 
 
-def origin(row: RunRow) -> dict[str, Any]:
-    """What a run was made of besides its settings: software, engine, seed, fingerprints."""
+def run_origin(row: RunRow) -> dict[str, Any]:
+    """Return the provenance of a run for a table: software, engine, seed, digests."""
     recipe, study = row.recipe, row.recipe.get("study") or {}
     return {
-        "versions": recipe.get("versions", {}),
+        "versions": recipe.get("software_versions", {}),
         "engine": row.engine,
         "seed": recipe.get("settings", {}).get("seed"),
         "study_hash": study.get("hash"),
@@ -88,109 +86,114 @@ def origin(row: RunRow) -> dict[str, Any]:
     }
 
 
-def settings_of(method: Mapping[str, Any], about: Mapping[str, Any]) -> dict[str, Any]:
-    """Everything that was set for a run, by its whole name; fingerprints by their beginning.
+def settings_of(method: Mapping[str, Any], origin: Mapping[str, Any]) -> dict[str, Any]:
+    """Return all settings of a run by their dotted keys for a table; digests are shortened.
 
     Args:
-        method: How it was trained, nested or not.
-        about: What :func:`origin` tells.
+        method: Training settings, nested or not.
+        origin: Result of :func:`run_origin`.
     """
-    made = flat(method) | {"engine": about.get("engine"), "seed": about.get("seed")}
-    made |= {f"version of {name}": value for name, value in about.get("versions", {}).items()}
-    marks = {"study document": about.get("study_hash"), "partition": about.get("partition")}
-    marks |= {f"table of {site}": digest for site, digest in about.get("tables", {}).items()}
-    made |= {name: mark[:12] for name, mark in marks.items() if mark}
-    return {name: value for name, value in made.items() if value is not None}
+    settings = flatten(method) | {"engine": origin.get("engine"), "seed": origin.get("seed")}
+    settings |= {f"version of {name}": value for name, value in origin.get("versions", {}).items()}
+    digests = {"study document": origin.get("study_hash"), "partition": origin.get("partition")}
+    digests |= {f"table of {site}": digest for site, digest in origin.get("tables", {}).items()}
+    settings |= {name: value[:12] for name, value in digests.items() if value}
+    return {name: value for name, value in settings.items() if value is not None}
 
 
-STAGES = ("read", "eligible", "consented", "kept", "rows")
-"""The stages that people's records go through at a site, in order."""
+STAGES = ("read", "eligible", "consented", "retained", "rows")
+"""Stages of the attrition, in order."""
 
-_TABLES = ("pacing", "robust", "server", "privacy", "personal", "parts")
-_LEARNERS = {
+_COMPONENTS = ("scheduler", "robust_aggregation", "server_optimiser", "privacy", "personal_layers", "plugins")
+_LEARNER_COLUMNS = {
     "learner": "learner",
     "group": "group",
     "examples": "examples",
     "updates": "updates",
     "steps": "steps",
     "bytes": "bytes up",
-    "down": "bytes down",
-    "scored": "models scored",
+    "downlink_bytes": "bytes down",
+    "evaluations": "evaluations",
     "failed": "tasks failed",
-    "last": "last heard, s",
+    "last_seen": "last event, s",
 }
 
 
 def stage_table(sites: Mapping[str, Mapping[str, Any]]) -> Table:
-    """How many subjects each site has at every stage."""
+    """Return the run's table of the number of subjects of each site at every stage."""
     rows: list[Row] = []
-    for site, said in sites.items():
-        funnel = {step["stage"]: step["subjects"] for step in said.get("funnel", ())}
-        rows.append((site, *(funnel.get(stage, "–") for stage in STAGES)))
+    for site, released in sites.items():
+        attrition = {step["stage"]: step["subjects"] for step in released.get("attrition", ())}
+        rows.append((site, *(attrition.get(stage, "–") for stage in STAGES)))
     return ("site", *STAGES), rows
 
 
 def reason_table(sites: Mapping[str, Mapping[str, Any]]) -> Table:
-    """Who was left out at which site and why, and what was found in the records."""
+    """Return the run's table of reasons for exclusions at each site, skipped records and remarks."""
     rows: list[Row] = []
-    for site, said in sites.items():
-        for step in said.get("funnel", ()):
-            left = [(each["reason"].replace("_", " "), each["subjects"]) for each in step["left_out"]]
-            rows += [(site, step["stage"], *each) for each in left]
+    for site, released in sites.items():
+        for step in released.get("attrition", ()):
+            excluded = [(entry["reason"].replace("_", " "), entry["subjects"]) for entry in step["excluded"]]
+            rows += [(site, step["stage"], *entry) for entry in excluded]
         rows += [
-            (site, "records set aside", each["reason"], each["count"]) for each in said.get("set_aside", ())
+            (site, "records skipped", entry["reason"], entry["count"])
+            for entry in released.get("skipped", ())
         ]
-        rows += [(site, "remark", each, "–") for each in said.get("remarks", ())]
-    return ("site", "where", "what", "how many"), rows
+        rows += [(site, "remark", entry, "–") for entry in released.get("remarks", ())]
+    return ("site", "stage", "reason", "count"), rows
 
 
 def method_table(method: Mapping[str, Any]) -> Table:
-    """How a study's community model was trained; what was not set is left out."""
-    named = {name: method[name] for name in _TABLES if method.get(name)}
-    named |= {f"weighting {i}": part for i, part in enumerate(method.get("weighting") or (), 1)}
-    known = {"policy": method["policy"], **named, "training": method["training"]}
+    """Return the run's table of training settings of a study; unset ones are omitted."""
+    components = {name: method[name] for name in _COMPONENTS if method.get(name)}
+    components |= {f"weighting {i}": section for i, section in enumerate(method.get("weighting") or (), 1)}
+    sections = {"strategy": method["strategy"], **components, "training": method["training"]}
     rows: list[Row] = [
-        *((name, str(method[name])) for name in ("task", "network", "codec")),
-        ("downlink", str(method["downlink"] or "versions as they are")),
-        *((name, str(method[name])) for name in ("rounds", "finishing", "validation")),
-        *((f"{name}: {key}", str(value)) for name, part in known.items() for key, value in part.items()
-          if value is not None or name not in ("policy", "training")),
-        ("test share", str(method["evaluation"]["test"])),
+        *((name, str(method[name])) for name in ("task", "model", "codec")),
+        ("downlink", str(method["downlink"] or "full models")),
+        *((name, str(method[name])) for name in ("rounds", "final_rounds", "validation_fraction")),
+        *((f"{name}: {key}", str(value)) for name, section in sections.items() for key, value in section.items()
+          if value is not None or name not in ("strategy", "training")),
+        ("test fraction", str(method["evaluation"]["test_fraction"])),
     ]  # fmt: skip
-    return ("what", "value"), rows
+    return ("setting", "value"), rows
 
 
-def measure_table(lines: Sequence[Mapping[str, Any]]) -> Table:
-    """All measures of every model over all sites, and of the community model by site and group."""
-    names = list(dict.fromkeys(name for line in lines for name in line["measures"] or ()))
+def metric_table(evaluated: Sequence[Mapping[str, Any]]) -> Table:
+    """Return the run's table of metrics of every model over all sites, the community model's by site and group."""
+    names = list(dict.fromkeys(name for row in evaluated for name in row["metrics"] or ()))
     rows: list[Row] = [
-        (line["model"], line["subset"], line["subjects"], line["sites"],
-         *(told(line["measures"], n) for n in names))
-        for line in lines
-        if line["of"] == "all" or line["model"] == "community"
+        (row["model"], row["group"], row["subjects"], row["sites"],
+         *(format_estimate(row["metrics"], n) for n in names))
+        for row in evaluated
+        if row["grouping"] == "all" or row["model"] == "community"
     ]  # fmt: skip
-    return ("model", "subjects of", "people", "sites", *map(measure_name, names)), rows
+    return ("model", "group", "subjects", "sites", *map(metric_label, names)), rows
 
 
-def traffic_table(traffic: Mapping[str, Mapping[str, int]], way: str) -> Table:
-    """What crossed one way (`up` or `down`), and how much smaller it was than plain numbers."""
-    what = "updates" if way == "up" else "models"
+def traffic_table(traffic: Mapping[str, Mapping[str, int]], direction: str) -> Table:
+    """Return the run's table of traffic in one direction (`up` or `down`) with compression ratios."""
+    label = "updates" if direction == "up" else "models"
     rows: list[Row] = [
-        (name, each[what], each[f"bytes_{way}"], times_smaller(each, way)) for name, each in traffic.items()
+        (name, site[label], site[f"bytes_{direction}"], compression_ratio(site, direction))
+        for name, site in traffic.items()
     ]
-    return ("site", what, "bytes", "times smaller than uncompressed"), rows
+    return ("site", label, "bytes", "compression ratio"), rows
 
 
-def learner_table(lines: Sequence[Mapping[str, Any]]) -> Table:
-    """What each learner did; what the report does not tell of learners is left out."""
-    heads = [head for head in _LEARNERS if not lines or head in lines[0]]
-    rows: list[Row] = [tuple("–" if line[head] == "" else line[head] for head in heads) for line in lines]
-    return [_LEARNERS[head] for head in heads], rows
+def learner_table(learners: Sequence[Mapping[str, Any]]) -> Table:
+    """Return the run's table of the activity of each learner, without fields that the report suppresses."""
+    fields = [field for field in _LEARNER_COLUMNS if not learners or field in learners[0]]
+    rows: list[Row] = [
+        tuple("–" if learner[field] == "" else learner[field] for field in fields) for learner in learners
+    ]
+    return [_LEARNER_COLUMNS[field] for field in fields], rows
 
 
 def cohort_table(changes: Sequence[Mapping[str, Any]]) -> Table:
-    """The cohorts that each site's updates were trained on, one after the other."""
+    """Return the run's table of the cohorts of each site's updates, in order."""
     rows: list[Row] = [
-        (each["site"], each["cohort"][:16], each["updates"], each["first"], each["last"]) for each in changes
+        (change["site"], change["cohort"][:16], change["updates"], change["first"], change["last"])
+        for change in changes
     ]
     return ("site", "cohort", "updates", "first task", "last task"), rows

@@ -1,11 +1,7 @@
-"""How a run went, from its rows: each version's measures against rounds, time and bytes, and what every learner did.
+"""Training curves: metrics of each version against rounds, time and bytes, and the activity of each learner.
 
-Every function is pure: rows in, numbers or figures out.
-
-How community models came along, over four ways to count: pure functions from rows to figures.
-
-A figure is plain data: `data` and `layout` as Plotly takes them, `table` with the same numbers for those who read
-instead of looking. The dashboard's script draws it, and ``plotly.graph_objects.Figure`` takes it without its table.
+A figure is a dict of JSON values: Plotly's `data` and `layout`, and `table` with the same values for screen readers.
+The page's script draws it; ``plotly.graph_objects.Figure`` accepts it without its table.
 """
 
 from __future__ import annotations
@@ -16,128 +12,136 @@ from itertools import accumulate
 from math import isfinite
 from typing import Any
 
-from abaton.store import ModelRow, Point
-from abaton.store import Point as Version
+from abaton.store import MetricPoint, ModelRow
+from abaton.store import MetricPoint as Version
 
 Figure = dict[str, Any]
 
 AXES: Mapping[str, str] = {
-    "wall": "seconds of wall-clock time",
-    "at": "seconds of simulated time",
+    "wall_time": "wall-clock time (s)",
+    "timestamp": "simulated time (s)",
     "version": "versions of the community model",
     "bytes": "bytes sent by learners",
 }
-"""The ways to count how far a run has come, and what is written below them."""
+"""Axes of a run's progress, and their titles."""
 
 COLOURS = ("#0f8b8d", "#d1495b", "#7b5cd6", "#c77d0a", "#2e7dd1", "#5a8f29", "#b0479a", "#6b7785")
-"""Eight colours that can be told apart on white and on black, and by people who see colours differently."""
+"""Eight colours that are distinguishable on light and dark backgrounds, and with colour vision deficiency."""
 
 _DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
-_NAMES = {
+_LABELS = {
     "auroc": "AUROC", "auprc": "average precision", "brier": "Brier score", "accuracy": "accuracy",
     "rmse": "root mean squared error", "mae": "mean absolute error", "r2": "R²",
     "concordance": "concordance (Harrell's C)",
 }  # fmt: skip
-_BETTER_BELOW = ("loss", "error", "rmse", "mae", "epsilon", "brier")
+_ERROR_NAME_PARTS = ("loss", "error", "rmse", "mae", "epsilon", "brier")
 
 
-def measure_name(measure: str) -> str:
-    """A measure as it is written in a sentence.
+def metric_label(metric: str) -> str:
+    """Return the label of a metric in training curves.
 
-    >>> measure_name("auroc"), measure_name("calibration slope")
+    >>> metric_label("auroc"), metric_label("calibration slope")
     ('AUROC', 'calibration slope')
     """
-    return _NAMES.get(measure, measure)
+    return _LABELS.get(metric, metric)
 
 
-def metric_names(points: Sequence[Point]) -> list[str]:
-    """What was measured of a run's versions: the area under the curve first, losses last.
+def metric_names(points: Sequence[MetricPoint]) -> list[str]:
+    """Return the metrics of a run's training curves, AUROC first, losses last.
 
-    >>> metric_names([Point(0, 0.0, None, None, None, {"loss": 1.0, "auroc": 0.5})])
+    >>> metric_names([MetricPoint(0, 0.0, None, None, None, {"loss": 1.0, "auroc": 0.5})])
     ['auroc', 'loss']
     """
     names = dict.fromkeys(name for point in points for name in point.metrics)
-    return sorted(names, key=lambda name: (any(word in name for word in _BETTER_BELOW), name != "auroc"))
+    return sorted(names, key=lambda name: (any(word in name for word in _ERROR_NAME_PARTS), name != "auroc"))
 
 
 def metric_figure(
-    runs: Mapping[str, Sequence[Point]], metric: str, axis: str, *, simulated: bool = True
+    runs: Mapping[str, Sequence[MetricPoint]], metric: str, axis: str, *, is_simulated: bool = True
 ) -> Figure:
-    """One metric of one or several runs, over one way to count.
+    """Return the training curve of one metric of one or several runs over an axis.
 
     Args:
-        runs: the versions of each run, by the name that is shown.
-        metric: what was measured.
-        axis: one of :data:`AXES`.
-        simulated: whether the engine's clock is a simulated one.
+        runs: Versions of each run, by the name shown.
+        metric: Name of the metric.
+        axis: One of :data:`AXES`.
+        is_simulated: Whether the engine's time is simulated.
     """
     data, rows = [], []
-    for number, (name, points) in enumerate(runs.items()):
-        told = [(getattr(p, axis), p.metrics[metric]) for p in points if metric in p.metrics]
-        told = [(x, y) for x, y in told if x is not None]
-        colour = COLOURS[number % len(COLOURS)]
-        few = len(told) <= 40
+    for index, (name, points) in enumerate(runs.items()):
+        known_points = [(getattr(p, axis), p.metrics[metric]) for p in points if metric in p.metrics]
+        known_points = [(x, y) for x, y in known_points if x is not None]
+        colour = COLOURS[index % len(COLOURS)]
+        has_markers = len(known_points) <= 40
         data.append(
             {
                 "type": "scatter",
-                "x": [x for x, _ in told],
-                "y": [y for _, y in told],
-                "name": plain(name),
-                "mode": "lines+markers" if few else "lines",
-                "line": {"color": colour, "width": 2.5, "dash": _DASHES[number % len(_DASHES)]},
+                "x": [x for x, _ in known_points],
+                "y": [y for _, y in known_points],
+                "name": escape_markup(name),
+                "mode": "lines+markers" if has_markers else "lines",
+                "line": {"color": colour, "width": 2.5, "dash": _DASHES[index % len(_DASHES)]},
                 "marker": {"color": colour, "size": 5},
-                "hovertemplate": "%{y:.4f}<extra>" + plain(name) + "</extra>",
+                "hovertemplate": "%{y:.4f}<extra>" + escape_markup(name) + "</extra>",
             }
         )
-        rows += [(name, x, y) for x, y in _thinned(told)]
-    words = "seconds since the run began" if axis == "at" and not simulated else AXES[axis]
+        rows += [(name, x, y) for x, y in _thinned(known_points)]
+    axis_label = (
+        "time since the start of the run (s)" if axis == "timestamp" and not is_simulated else AXES[axis]
+    )
     layout = {
-        "xaxis": {"title": {"text": words}, "rangemode": "tozero"},
-        "yaxis": {"title": {"text": measure_name(metric)}},
+        "xaxis": {"title": {"text": axis_label}, "rangemode": "tozero"},
+        "yaxis": {"title": {"text": metric_label(metric)}},
         "showlegend": len(runs) > 1,
         "hovermode": "x unified" if len(runs) > 1 else "closest",
     }
-    heads = ["run", words, measure_name(metric)]
-    alone = len(runs) == 1  # which run it is need not be said on every line
-    table = {"heads": heads[alone:], "rows": [row[alone:] for row in rows]}
+    column_names = ["run", axis_label, metric_label(metric)]
+    is_single = len(runs) == 1  # the run is not repeated on every row
+    table = {"columns": column_names[is_single:], "rows": [row[is_single:] for row in rows]}
     return {"data": data, "layout": layout, "table": table}
 
 
-def pace_figure(stretches: Sequence[tuple[float, int]], width: float, *, words: str) -> Figure:
-    """Commits per minute, over time.
+def commit_rate_figure(
+    intervals: Sequence[tuple[float, int]], interval_seconds: float, *, time_label: str
+) -> Figure:
+    """Return the training curve of commits per minute over time.
 
     Args:
-        stretches: the middle of each stretch of time, and how many commits it had.
-        width: how many seconds a stretch is.
-        words: which time it is.
+        intervals: Midpoint and number of commits of each time interval.
+        interval_seconds: Length of an interval.
+        time_label: Title of the time axis.
     """
-    pace = [(at, 60.0 * number / width) for at, number in stretches]
+    rates = [(midpoint, 60.0 * commits / interval_seconds) for midpoint, commits in intervals]
     data = [
         {
             "type": "bar",
-            "x": [at for at, _ in pace],
-            "y": [value for _, value in pace],
-            "width": [0.9 * width] * len(pace),
+            "x": [midpoint for midpoint, _ in rates],
+            "y": [value for _, value in rates],
+            "width": [0.9 * interval_seconds] * len(rates),
             "name": "commits per minute",
             "marker": {"color": COLOURS[0]},
             "hovertemplate": "%{y:,.1f} per minute<extra></extra>",
         }
     ]
-    layout = {"xaxis": {"title": {"text": words}, "rangemode": "tozero"},
+    layout = {"xaxis": {"title": {"text": time_label}, "rangemode": "tozero"},
               "yaxis": {"title": {"text": "commits per minute"}}, "showlegend": False}  # fmt: skip
-    return {"data": data, "layout": layout, "table": {"heads": [words, "commits per minute"], "rows": pace}}
+    return {
+        "data": data,
+        "layout": layout,
+        "table": {"columns": [time_label, "commits per minute"], "rows": rates},
+    }
 
 
-def _thinned(told: Sequence[tuple[float, float]], most: int = 50) -> list[tuple[float, float]]:
-    stride = max(1, -(-len(told) // most))
-    kept = list(told[::stride])
-    return kept if not told or kept[-1] == told[-1] else [*kept, told[-1]]
+def _thinned(points: Sequence[tuple[float, float]], limit: int = 50) -> list[tuple[float, float]]:
+    stride = max(1, -(-len(points) // limit))
+    sampled = list(points[::stride])
+    return sampled if not points or sampled[-1] == points[-1] else [*sampled, points[-1]]
 
 
-def plain(name: str) -> str:
-    """A name that Plotly does not take for markup or a placeholder.
+def escape_markup(name: str) -> str:
+    """Return a name in training curves without Plotly's markup and placeholders.
 
-    >>> plain("<b>north</b>")
+    >>> escape_markup("<b>north</b>")
     '‹b›north‹/b›'
     """
     return name.replace("<", "‹").replace(">", "›").replace("%{", "% {")
@@ -146,119 +150,131 @@ def plain(name: str) -> str:
 Event = tuple[str, Mapping[str, Any]]
 PointRow = Mapping[str, Any]
 
-MOST_POINTS = 400
-COURSE_AXES = {"version": "rounds", "at": "seconds", "bytes": "bytes sent"}
-"""What a measure is drawn against, and what is written under it."""
+MAX_POINTS = 400
+CURVE_AXES = {"version": "rounds", "timestamp": "time (s)", "bytes": "bytes sent"}
+"""Axes against which a metric is drawn, and their titles."""
 
-_MAIN = ("auroc", "accuracy", "r2", "rmse", "loss")
-_LESS_IS_BETTER = ("loss", "rmse", "mae", "brier")
+_MAIN_METRICS = ("auroc", "accuracy", "r2", "rmse", "loss")
+_ERROR_METRICS = ("loss", "rmse", "mae", "brier")
 
 
-def course(
-    models: Sequence[ModelRow], events: Iterable[Event], judged: Sequence[PointRow] = ()
+def training_progress(
+    models: Sequence[ModelRow], events: Iterable[Event], evaluated: Sequence[PointRow] = ()
 ) -> dict[str, Any]:
-    """The measures of every version with the time and the bytes until then, and a line for each learner.
+    """Return the training curves' metrics of every version with time and bytes, and a row for each learner.
 
     Args:
-        models: The versions that were published.
+        models: Published versions.
         events: The journal.
-        judged: Versions that were judged after the run: each with `version`, `at` and its measures.
+        evaluated: Versions evaluated after the run, each with `version`, `timestamp` and metrics.
 
-    >>> made = course([ModelRow(0, 0.0, "", {"loss": 1.0}), ModelRow(1, 2.0, "", {"loss": 0.5})],
-    ...               [("Joined", {"at": 0.0, "learner": "kos", "examples": 9, "group": ""}),
-    ...                ("Arrived", {"at": 2.0, "learner": "kos", "size": 48, "steps": 3})])
-    >>> made["points"][-1]
-    {'version': 1, 'at': 2.0, 'bytes': 48, 'loss': 0.5}
-    >>> made["learners"][0]["updates"], made["main"]
+    >>> progress = training_progress([ModelRow(0, 0.0, "", {"loss": 1.0}), ModelRow(1, 2.0, "", {"loss": 0.5})],
+    ...               [("learner_joined", {"timestamp": 0.0, "learner": "kos", "examples": 9, "group": ""}),
+    ...                ("update_received", {"timestamp": 2.0, "learner": "kos", "payload_bytes": 48, "steps": 3})])
+    >>> progress["points"][-1]
+    {'version': 1, 'timestamp': 2.0, 'bytes': 48, 'loss': 0.5}
+    >>> progress["learners"][0]["updates"], progress["main_metric"]
     (1, 'loss')
     """
-    told = list(events)
-    points: list[dict[str, Any]] = [dict(each) for each in judged] or [
-        {"version": model.version, "at": model.at, **model.metrics} for model in models if model.metrics
+    journal = list(events)
+    points: list[dict[str, Any]] = [dict(point) for point in evaluated] or [
+        {"version": model.version, "timestamp": model.timestamp, **model.metrics}
+        for model in models
+        if model.metrics
     ]
-    arrived = [body for kind, body in told if kind == "Arrived"]
-    times = [body["at"] for body in arrived]
-    sums = [0, *accumulate(body["size"] for body in arrived)]
-    # An axis of its own: bytes that had arrived when the version was made.
+    updates = [body for event_type, body in journal if event_type == "update_received"]
+    times = [body["timestamp"] for body in updates]
+    uplink_bytes = [0, *accumulate(body["payload_bytes"] for body in updates)]
+    # The byte axis: bytes received when the version was published.
     points = [
-        {"version": p["version"], "at": p["at"], "bytes": sums[bisect_right(times, p["at"])], **p}
-        for p in thinned(points)
+        {
+            "version": p["version"],
+            "timestamp": p["timestamp"],
+            "bytes": uplink_bytes[bisect_right(times, p["timestamp"])],
+            **p,
+        }
+        for p in downsample(points)
     ]
-    points = [{name: value if _is_told(value) else None for name, value in p.items()} for p in points]
-    measures = list(
-        dict.fromkeys(name for p in points for name in p if name not in COURSE_AXES and p[name] is not None)
+    points = [{name: value if _is_finite(value) else None for name, value in p.items()} for p in points]
+    metrics = list(
+        dict.fromkeys(name for p in points for name in p if name not in CURVE_AXES and p[name] is not None)
     )
-    main = next((name for name in _MAIN if name in measures), measures[0] if measures else None)
-    return {"measures": measures, "main": main, "points": points, "learners": learners(told)}
+    main_metric = next((name for name in _MAIN_METRICS if name in metrics), metrics[0] if metrics else None)
+    return {
+        "metrics": metrics,
+        "main_metric": main_metric,
+        "points": points,
+        "learners": learner_rows(journal),
+    }
 
 
-def _is_told(value: Any) -> bool:
-    """Whether there is a number: what could not be judged is nothing, never 'not a number'."""
+def _is_finite(value: Any) -> bool:
+    """Return whether a value of a training curve is a finite number; others become `None`."""
     return value is not None and isfinite(value)
 
 
-def thinned(points: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """At most some hundred points, the last always among them: more cannot be told apart in a figure."""
-    stride = max(1, -(-len(points) // MOST_POINTS))
+def downsample(points: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return at most `MAX_POINTS` points of a training curve including the last; more are not distinguishable."""
+    stride = max(1, -(-len(points) // MAX_POINTS))
     return [*points[:-1:stride], *points[-1:]]
 
 
-def learners(events: Iterable[Event]) -> list[dict[str, Any]]:
-    """What each learner did: updates, bytes both ways and steps, tasks that failed, when it was last heard of."""
-    made: dict[str, dict[str, Any]] = {}
-    for kind, body in events:
+def learner_rows(events: Iterable[Event]) -> list[dict[str, Any]]:
+    """Return each learner's activity in training: updates, bytes, steps, failed tasks, time of the last event."""
+    rows: dict[str, dict[str, Any]] = {}
+    for event_type, body in events:
         name = body.get("learner")
         if name is None:
             continue
-        line = made.setdefault(
+        row = rows.setdefault(
             name,
             {"learner": name, "group": "", "examples": None, "updates": 0, "steps": 0, "bytes": 0,
-             "down": 0, "scored": 0, "failed": 0, "left": False, "last": 0.0},
+            "downlink_bytes": 0, "evaluations": 0, "failed": 0, "left": False, "last_seen": 0.0},
         )  # fmt: skip
-        line["last"] = body["at"]
-        match kind:
-            case "Joined":
-                line |= {"examples": body["examples"], "group": body.get("group", ""), "left": False}
-            case "Arrived":
-                line["updates"] += 1
-                line["steps"] += body["steps"]
-                line["bytes"] += body["size"]
-                line["down"] += body.get("down", 0)
-            case "Scored":
-                line["scored"] += 1
-                line["down"] += body.get("down", 0)
-            case "Failed":
-                line["failed"] += 1
-            case "Left":
-                line["left"] = True
-    return [made[name] for name in sorted(made)]
+        row["last_seen"] = body["timestamp"]
+        match event_type:
+            case "learner_joined":
+                row |= {"examples": body["examples"], "group": body.get("group", ""), "left": False}
+            case "update_received":
+                row["updates"] += 1
+                row["steps"] += body["steps"]
+                row["bytes"] += body["payload_bytes"]
+                row["downlink_bytes"] += body.get("downlink_bytes", 0)
+            case "evaluation_received":
+                row["evaluations"] += 1
+                row["downlink_bytes"] += body.get("downlink_bytes", 0)
+            case "task_failed":
+                row["failed"] += 1
+            case "learner_left":
+                row["left"] = True
+    return [rows[name] for name in sorted(rows)]
 
 
-def less_is_better(measure: str) -> bool:
-    """Whether a smaller value of a measure is the better one.
+def is_error_metric(metric: str) -> bool:
+    """Return whether a training curve of a metric is better when lower.
 
-    >>> less_is_better("rmse"), less_is_better("auroc")
+    >>> is_error_metric("rmse"), is_error_metric("auroc")
     (True, False)
     """
-    return measure in _LESS_IS_BETTER
+    return metric in _ERROR_METRICS
 
 
-def course_figures(curves: Mapping[str, Sequence[PointRow]], measure: str) -> dict[str, Figure]:
-    """A measure against rounds, time and bytes, one line for each run.
+def progress_figures(curves: Mapping[str, Sequence[PointRow]], metric: str) -> dict[str, Figure]:
+    """Return the training curves of a metric against rounds, time and bytes, one line per run.
 
     Args:
-        curves: each run's points, as :func:`course` makes them.
-        measure: which one.
+        curves: Points of each run from :func:`training_progress`.
+        metric: Name of the metric.
     """
-    runs = {name: [_point(p, measure) for p in points] for name, points in curves.items()}
-    made = {}
-    for axis, words in COURSE_AXES.items():
-        made[axis] = metric_figure(runs, measure, axis)  # the dashboard draws the same
-        made[axis]["layout"]["xaxis"]["title"]["text"] = made[axis]["table"]["heads"][-2] = words
-    return made
+    runs = {name: [_point(p, metric) for p in points] for name, points in curves.items()}
+    figures = {}
+    for axis, axis_label in CURVE_AXES.items():
+        figures[axis] = metric_figure(runs, metric, axis)
+        figures[axis]["layout"]["xaxis"]["title"]["text"] = figures[axis]["table"]["columns"][-2] = axis_label
+    return figures
 
 
-def _point(told: PointRow, measure: str) -> Version:
-    value = told.get(measure)
-    known = {} if value is None else {measure: value}
-    return Version(told["version"], told["at"], None, None, told["bytes"], known)
+def _point(point: PointRow, metric: str) -> Version:
+    value = point.get(metric)
+    metrics = {} if value is None else {metric: value}
+    return Version(point["version"], point["timestamp"], None, None, point["bytes"], metrics)

@@ -1,100 +1,107 @@
-"""The site: where a hospital's records are, what it asks beyond the study, and its part of the pipeline."""
+"""Configuration of a site, its record sources, its consent gate and its record pipeline."""
 
-from abaton.disclosure.attrition import Funnel, Stage
-from abaton.disclosure.release_log import Ledger
-from abaton.disclosure.suppression import masked
-from abaton.site.centre_client import CentreAway, CentreClient, Sending, SiteSender
-from abaton.site.centre_session import Dealings, deal, site_holdings
-from abaton.site.config import Limits, PolicyPart, RecordsPart, SiteDocument, SiteRule, SiteRules
+from abaton.disclosure.attrition import Attrition, AttritionStage
+from abaton.disclosure.release_log import ReleaseLog
+from abaton.disclosure.suppression import suppress_attrition
+from abaton.site.centre_client import CentreClient, CentreUnavailableError, RecordSender, TransferReport
+from abaton.site.centre_session import CentreSession, open_centre_session, retention_targets
+from abaton.site.config import (
+    RecordsSection,
+    SiteConfig,
+    SiteDeidentificationRule,
+    SiteLimits,
+    SitePolicySection,
+    SiteRulesSection,
+)
 from abaton.site.config_reader import (
-    SiteError,
-    SiteFile,
+    LoadedSiteConfig,
+    SiteConfigError,
+    disallowed_plugins,
     load_site,
-    not_allowed,
+    min_cell_count,
     site_from_toml,
-    smallest_count,
-    starter,
+    site_template,
 )
 from abaton.site.consent_gate import (
-    SAID_NO,
+    WITHDRAWAL_REASONS,
     ConsentGate,
-    OptOuts,
-    Permission,
+    OptOutGate,
+    PermissionDecision,
     PermittedUse,
-    RegisteredConsents,
-    StatedGround,
+    RegistryGate,
+    StatedLegalBasis,
     publish,
-    subject_tag,
+    subject_pseudonym,
 )
-from abaton.site.consent_import import Agreements, read_agreements, read_permit
-from abaton.site.factory import gate_of, ledger_places, open_ledger, open_site
-from abaton.site.preflight import Check, check_site, checked
-from abaton.site.record_pipeline import KeptSubject, Site
-from abaton.site.source_profile import SourceInventory, take_inventory
-from abaton.site.sources.base import Faults, FileSource, Source
-from abaton.site.sources.fhir_server.bulk_export import BulkSource, Wanted
-from abaton.site.sources.fhir_server.http_client import ServerError, Web
-from abaton.site.sources.fhir_server.search import RestSource
-from abaton.site.sources.fhir_server.smart_auth import Tokens
-from abaton.site.sources.queries import Query, queries
+from abaton.site.consent_import import ImportedConsents, import_site_consents, read_permit
+from abaton.site.factory import build_consent_gate, build_site, open_release_log, release_log_paths
+from abaton.site.preflight import PreflightResult, check_site, summarise_pipeline
+from abaton.site.record_pipeline import AcceptedSubject, SitePipeline
+from abaton.site.source_profile import SourceProfile, profile_source
+from abaton.site.sources.base import FileSource, RecordSource, SourceErrors
+from abaton.site.sources.fhir_server.bulk_export import BulkExportRequest, BulkExportSource
+from abaton.site.sources.fhir_server.http_client import FhirHttpClient, FhirServerError
+from abaton.site.sources.fhir_server.search import SearchSource
+from abaton.site.sources.fhir_server.smart_auth import SmartTokens
+from abaton.site.sources.queries import FhirQuery, build_fhir_queries
 
 __all__ = [
-    "SAID_NO",
-    "Agreements",
-    "BulkSource",
-    "CentreAway",
+    "WITHDRAWAL_REASONS",
+    "AcceptedSubject",
+    "Attrition",
+    "AttritionStage",
+    "BulkExportRequest",
+    "BulkExportSource",
     "CentreClient",
-    "Check",
+    "CentreSession",
+    "CentreUnavailableError",
     "ConsentGate",
-    "Dealings",
-    "Faults",
+    "FhirHttpClient",
+    "FhirQuery",
+    "FhirServerError",
     "FileSource",
-    "Funnel",
-    "KeptSubject",
-    "Ledger",
-    "Limits",
-    "OptOuts",
-    "Permission",
+    "ImportedConsents",
+    "LoadedSiteConfig",
+    "OptOutGate",
+    "PermissionDecision",
     "PermittedUse",
-    "PolicyPart",
-    "Query",
-    "RecordsPart",
-    "RegisteredConsents",
-    "RestSource",
-    "Sending",
-    "ServerError",
-    "Site",
-    "SiteDocument",
-    "SiteError",
-    "SiteFile",
-    "SiteRule",
-    "SiteRules",
-    "SiteSender",
-    "Source",
-    "SourceInventory",
-    "Stage",
-    "StatedGround",
-    "Tokens",
-    "Wanted",
-    "Web",
+    "PreflightResult",
+    "RecordSender",
+    "RecordSource",
+    "RecordsSection",
+    "RegistryGate",
+    "ReleaseLog",
+    "SearchSource",
+    "SiteConfig",
+    "SiteConfigError",
+    "SiteDeidentificationRule",
+    "SiteLimits",
+    "SitePipeline",
+    "SitePolicySection",
+    "SiteRulesSection",
+    "SmartTokens",
+    "SourceErrors",
+    "SourceProfile",
+    "StatedLegalBasis",
+    "TransferReport",
+    "build_consent_gate",
+    "build_fhir_queries",
+    "build_site",
     "check_site",
-    "checked",
-    "deal",
-    "gate_of",
-    "ledger_places",
+    "disallowed_plugins",
+    "import_site_consents",
     "load_site",
-    "masked",
-    "not_allowed",
-    "open_ledger",
-    "open_site",
+    "min_cell_count",
+    "open_centre_session",
+    "open_release_log",
+    "profile_source",
     "publish",
-    "queries",
-    "read_agreements",
     "read_permit",
+    "release_log_paths",
+    "retention_targets",
     "site_from_toml",
-    "site_holdings",
-    "smallest_count",
-    "starter",
-    "subject_tag",
-    "take_inventory",
+    "site_template",
+    "subject_pseudonym",
+    "summarise_pipeline",
+    "suppress_attrition",
 ]

@@ -1,18 +1,14 @@
-"""Talking to the research centre: signed requests, and uploads that go on where they stood.
+"""Client of the research centre: signed requests, resumable uploads, and transfer of sealed records.
 
 Invariants:
-(1) every attempt is signed anew, so that what is tried again is never taken for a replay;
-(2) what may pass is tried again by :class:`abaton.site.sources.fhir_server.http_client.Web`; a refusal is not;
-(3) nothing the centre says is believed unless its key has signed it: receipts are checked by whoever keeps them;
-(4) an error tells the centre's code in our words, never what it sent.
-
-Sending: de-identified records of everybody who agreed, sealed, to the centre, with a receipt for each.
-
-Invariants:
-(1) nothing is queued or sent without a consent to sending in force at that moment, at the site and at the centre;
-(2) the same content is not queued again while the last envelope of the person holds it;
-(3) interrupted at any point, the next run goes on: what is queued is sent, what was sent is not sent anew;
-(4) nothing of a person is sent while an earlier no of theirs waits to be carried out at the centre.
+(1) every attempt is signed anew, so a retry is not taken for a replay;
+(2) transient failures are retried by `FhirHttpClient`; refusals are not;
+(3) a statement of the centre counts only with a valid signature; the component that stores a receipt verifies it;
+(4) errors contain the refusal code of the centre, not its text;
+(5) records are queued and sent only while a consent to sending is in force at the site and at the centre;
+(6) unchanged content is not queued again;
+(7) an interrupted transfer resumes: queued envelopes are sent, sent ones are not sent again;
+(8) no records of a subject are sent while a withdrawal of the subject is pending at the centre.
 """
 
 from __future__ import annotations
@@ -28,164 +24,191 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from abaton.canonical_json import canonical, digest
+from abaton.canonical_json import canonical_digest, to_canonical_json
 from abaton.errors import AbatonError
 from abaton.governance import (
-    Action,
-    Ask,
-    Denied,
+    ConsentAction,
+    ConsentQuery,
+    ConsentRegistry,
     Outbox,
     PrivateKey,
-    PublicRing,
-    Queued,
-    RefusalCode,
-    Registry,
+    PublicKeySet,
+    QueuedEnvelope,
     Statement,
     pending,
     verifier,
 )
-from abaton.governance.external_consent import is_confirmed, keep_confirmation
-from abaton.governance.senders import Asked, signed_headers
-from abaton.site.record_pipeline import KeptSubject, Site
-from abaton.site.sources.fhir_server.http_client import Answer, ServerError, Web
-from abaton.site.sources.fhir_server.retry import PASSING
+from abaton.governance.external_consent import is_confirmed, store_consent_receipt
+from abaton.governance.http_signatures import SignedRequest, signed_headers
+from abaton.governance.refusals import DeniedError, RefusalCode
+from abaton.site.record_pipeline import AcceptedSubject, SitePipeline
+from abaton.site.sources.fhir_server.http_client import FhirHttpClient, FhirServerError, HttpResponse
+from abaton.site.sources.fhir_server.retry import TRANSIENT_STATUSES
 
-_MOST_ANSWER = 1 << 24
+_MAX_RESPONSE_BYTES = 1 << 24
 _JSON = {"content-type": "application/json"}
-_ANSWERS = frozenset(range(200, 600)) - PASSING
-"""A refusal is an answer, too: it has a code to be told."""
+_FINAL_STATUSES = frozenset(range(200, 600)) - TRANSIENT_STATUSES
+"""Status codes that are not retried; a refusal has a code in its body."""
 
 
-class CentreAway(AbatonError):
-    """The centre cannot be reached now; nothing is lost, and it can be tried again."""
+class CentreUnavailableError(AbatonError):
+    """Unreachable research centre; the transfer can be resumed later."""
 
 
-class _OutOfStep(Denied):
+class _OffsetMismatchError(DeniedError):
     def __init__(self, received: int) -> None:
         super().__init__(
-            RefusalCode.OUT_OF_STEP, "the part does not follow on what has arrived", where="centre"
+            RefusalCode.OFFSET_MISMATCH,
+            "the offset of the chunk differs from the received bytes",
+            where="centre",
         )
         self.received = received
 
 
 class CentreClient:
-    """One research centre, as a site talks to it.
+    """Client of one research centre.
 
     Args:
-        web: The line to it.
-        ring: Its public keys.
-        signer: The site's signing key.
-        part: Bytes that are sent at a time.
+        http_client: HTTP client of the centre.
+        key_set: Public keys of the centre.
+        signer: Signing key of the site.
+        chunk_bytes: Size of an upload chunk.
     """
 
-    def __init__(self, web: Web, ring: PublicRing, signer: PrivateKey, *, part: int = 1 << 19) -> None:
-        self.web, self.ring, self.signer, self.part = web, ring, signer, part
+    def __init__(
+        self,
+        http_client: FhirHttpClient,
+        key_set: PublicKeySet,
+        signer: PrivateKey,
+        *,
+        chunk_bytes: int = 1 << 19,
+    ) -> None:
+        self.http_client, self.key_set, self.signer, self.chunk_bytes = (
+            http_client,
+            key_set,
+            signer,
+            chunk_bytes,
+        )
 
-    def account(self) -> dict[str, Any]:
-        """What the site has at the centre."""
-        return self.ask("GET", "/v1/account")
+    def usage(self) -> dict[str, Any]:
+        """Request the site's usage of the centre's intake, as the centre's client."""
+        return self.request("GET", "/v1/usage")
 
     def consent(self, resource: dict[str, Any]) -> Statement:
-        """Bring a person's consent; the centre's confirmation."""
-        return self.ask("POST", "/v1/consents", _written(resource), _JSON)
+        """Send a consent to the centre as its client; return the centre's receipt."""
+        return self.request("POST", "/v1/consents", _encode_json(resource), _JSON)
 
     def delete(self, order: Statement) -> Statement:
-        """Bring a signed deletion order; the centre's receipt."""
-        return self.ask("POST", "/v1/withdrawals", _written(order), _JSON)
+        """Send a signed deletion order to the centre as its client; return the centre's receipt."""
+        return self.request("POST", "/v1/withdrawals", _encode_json(order), _JSON)
 
     def upload(
-        self, path: Path, digest: str, size: int, step: Callable[[int], None] = lambda sent: None
+        self, path: Path, digest: str, size: int, on_progress: Callable[[int], None] = lambda sent: None
     ) -> Statement:
-        """Bring an envelope in parts, from where it stands; the centre's receipt.
+        """Upload an envelope to the centre in chunks from the received offset; return the centre's receipt.
 
         Args:
             path: The sealed file.
-            digest: Its fingerprint.
-            size: Its size.
-            step: Told how many bytes have arrived.
+            digest: Its SHA-256 digest.
+            size: Its size in bytes.
+            on_progress: Called with the number of received bytes.
         """
-        told = _written({"digest": digest, "size": size})
-        received = self._received(self.ask("POST", "/v1/uploads", told, _JSON), size)
+        announcement = _encode_json({"digest": digest, "size": size})
+        received = self._received(self.request("POST", "/v1/uploads", announcement, _JSON), size)
         with path.open("rb") as file:
             while received < size:
                 file.seek(received)
                 target = f"/v1/uploads/{digest}/parts/{received}"
                 try:
-                    answer = self.ask("PUT", target, file.read(self.part))
-                    received = self._received(answer, size)
-                except _OutOfStep as error:  # an earlier attempt arrived, and its answer was lost
+                    response = self.request("PUT", target, file.read(self.chunk_bytes))
+                    received = self._received(response, size)
+                except (
+                    _OffsetMismatchError
+                ) as error:  # an earlier attempt was received, but its response was lost
                     received = min(error.received, size)
-                step(received)
-        return self.ask("POST", f"/v1/uploads/{digest}/finish")
+                on_progress(received)
+        return self.request("POST", f"/v1/uploads/{digest}/finish")
 
-    def _received(self, answer: dict[str, Any], size: int) -> int:
-        found = answer.get("received")
-        if type(found) is not int:
-            raise Denied(RefusalCode.MALFORMED, "the centre's answer cannot be understood", where="centre")
-        return max(0, min(found, size))
+    def _received(self, response: dict[str, Any], size: int) -> int:
+        received = response.get("received_bytes")
+        if type(received) is not int:
+            raise DeniedError(
+                RefusalCode.MALFORMED, "the centre's response has no 'received_bytes'", where="centre"
+            )
+        return max(0, min(received, size))
 
-    def ask(
+    def request(
         self, method: str, target: str, body: bytes = b"", headers: Mapping[str, str] | None = None
     ) -> dict[str, Any]:
-        """Ask for something in the site's name; what the centre answers, or its refusal.
+        """Send the centre a request signed by the site; return the JSON response, or raise the centre's refusal.
 
         Args:
-            method: The HTTP method.
-            target: The path below the centre's address.
-            body: What is brought.
-            headers: What is said of it.
+            method: HTTP method.
+            target: Path below the centre's URL.
+            body: Body of the request.
+            headers: Further headers.
         """
-        url = self.web.base.rstrip("/") + target
+        url = self.http_client.base.rstrip("/") + target
 
-        def signed() -> Mapping[str, str]:
-            parts, now = urlsplit(url), datetime.fromtimestamp(self.web.clock.now(), UTC)
-            asked = Asked.of(self.ring.signing.id, method, parts.path, parts.query, body)
-            return {**(headers or {}), **signed_headers(self.signer, asked, now, secrets.token_bytes(16))}
+        def sign() -> Mapping[str, str]:
+            parts, now = urlsplit(url), datetime.fromtimestamp(self.http_client.clock.now(), UTC)
+            components = SignedRequest.of(self.key_set.signing_key.id, method, parts.path, parts.query, body)
+            return {
+                **(headers or {}),
+                **signed_headers(self.signer, components, now, secrets.token_bytes(16)),
+            }
 
         try:
-            found = self.web.ask(url, signed, method=method, content=body, fine=_ANSWERS, limit=_MOST_ANSWER)
-        except ServerError as error:
-            raise CentreAway(
+            response = self.http_client.request(
+                url,
+                sign,
+                method=method,
+                content=body,
+                accepted_statuses=_FINAL_STATUSES,
+                limit=_MAX_RESPONSE_BYTES,
+            )
+        except FhirServerError as error:
+            raise CentreUnavailableError(
                 f"the research centre cannot be reached: {error.what}",
                 where=error.where,
-                remedy="try again later",
+                remedy="run the command again later; the transfer resumes",
             ) from None
-        return _answer(found)
+        return _parse_response(response)
 
 
-def _written(data: object) -> bytes:
+def _encode_json(data: object) -> bytes:
     return json.dumps(data, sort_keys=True).encode()
 
 
-def _answer(answer: Answer) -> dict[str, Any]:
+def _parse_response(response: HttpResponse) -> dict[str, Any]:
     try:
-        found = json.loads(answer.body) if answer.body else {}
+        content = json.loads(response.body) if response.body else {}
     except (ValueError, RecursionError):
-        found = None
-    if not isinstance(found, dict):
-        raise Denied(RefusalCode.MALFORMED, "the centre's answer cannot be understood", where="centre")
-    if answer.status < 300:
-        return found
+        content = None
+    if not isinstance(content, dict):
+        raise DeniedError(RefusalCode.MALFORMED, "the centre's response is not a JSON object", where="centre")
+    if response.status < 300:
+        return content
     try:
-        code = RefusalCode(str(found.get("code")))
+        code = RefusalCode(str(content.get("code")))
     except ValueError:
-        code = RefusalCode.NOT_FOUND if answer.status == 404 else RefusalCode.MALFORMED
-    received = found.get("received")
-    if code is RefusalCode.OUT_OF_STEP and isinstance(received, int) and received >= 0:
-        raise _OutOfStep(received)
-    reason = str(found.get("reason", ""))
-    plain = reason if reason.replace("-", "").isalpha() and len(reason) < 40 else ""
-    told = f"the centre refused: {code.value}" + (f", {plain}" if plain else "")
-    raise Denied(code, told, where=f"status {answer.status}", reason=plain)
+        code = RefusalCode.NOT_FOUND if response.status == 404 else RefusalCode.MALFORMED
+    received = content.get("received_bytes")
+    if code is RefusalCode.OFFSET_MISMATCH and isinstance(received, int) and received >= 0:
+        raise _OffsetMismatchError(received)
+    text = str(content.get("reason", ""))
+    reason = text if text.replace("-", "").isalpha() and len(text) < 40 else ""
+    what = f"the centre refused: {code.value}" + (f", {reason}" if reason else "")
+    raise DeniedError(code, what, where=f"status {response.status}", reason=reason)
 
 
-Step = Callable[[str], None]
-LEAVING = "withdrawal-pending"
+ProgressCallback = Callable[[str], None]
+WITHDRAWAL_PENDING = "withdrawal-pending"
 
 
 @dataclass(slots=True)
-class Sending:
-    """What became of one sending: how many envelopes were queued, sent, and refused for which reason."""
+class TransferReport:
+    """Numbers of queued, unchanged and sent envelopes, and of refused ones by reason."""
 
     queued: int = 0
     unchanged: int = 0
@@ -195,79 +218,83 @@ class Sending:
 
 
 @dataclass(frozen=True, slots=True)
-class SiteSender:
-    """All that a site needs to send.
+class RecordSender:
+    """Sender of sealed records to the centre.
 
     Args:
-        registry: The consents.
-        outbox: What waits to be sent.
-        signer: The site's signing key.
-        client: The way to the centre.
-        now: The time.
-        tag_of: The tag of a person by the id of the Patient.
+        registry: Registry of the consents.
+        outbox: Outbox of sealed envelopes.
+        signer: Signing key of the site.
+        client: Client of the centre.
+        now: Returns the current time.
+        pseudonym_of: Returns the registry pseudonym of a Patient id.
     """
 
-    registry: Registry
+    registry: ConsentRegistry
     outbox: Outbox
     signer: PrivateKey
     client: CentreClient
     now: Callable[[], datetime]
-    tag_of: Callable[[str], str]
+    pseudonym_of: Callable[[str], str]
 
-    def queue(self, site: Site, done: Sending) -> None:
-        """Seal the records of everybody who is kept, one envelope for each person."""
+    def queue(self, site: SitePipeline, report: TransferReport) -> None:
+        """Seal the records of all accepted subjects for the centre, one envelope per subject."""
         study, document = site.study.study.id, site.study.hash
-        for kept in site.kept():
-            ask = Ask(self.tag_of(kept.subject), study, document, Action.SEND)
-            content = written(kept)
-            if self.outbox.has(study, ask.subject, hashlib.sha256(content).hexdigest()):
-                done.unchanged += 1
+        for subject in site.accepted_subjects():
+            query = ConsentQuery(self.pseudonym_of(subject.subject), study, document, ConsentAction.SEND)
+            content = subject_ndjson(subject)
+            if self.outbox.has_content(study, query.subject, hashlib.sha256(content).hexdigest()):
+                report.unchanged += 1
                 continue
             try:
-                recipient = self.client.ring.sealing
-                self.outbox.put(ask, [content], self.signer, recipient, self.now(), secrets.token_bytes)
-                done.queued += 1
-            except Denied as error:
-                done.refused[error.reason or error.code.value] += 1
+                recipient = self.client.key_set.sealing_key
+                self.outbox.put(query, [content], self.signer, recipient, self.now(), secrets.token_bytes)
+                report.queued += 1
+            except DeniedError as error:
+                report.refused[error.reason or error.code.value] += 1
 
-    def send(self, done: Sending, step: Step = lambda words: None) -> None:
-        """Bring everything that waits to the centre, consents first; what is refused stays, and is counted."""
+    def send(self, report: TransferReport, on_progress: ProgressCallback = lambda text: None) -> None:
+        """Send all queued envelopes to the centre, each after its subject's consents; refused ones are counted."""
         for queued in self.outbox.waiting():
             try:
                 self._send(queued)
-                done.sent += 1
-                done.bytes += queued.size
-                step(f"envelope {queued.sequence}: receipt kept")
-            except Denied as error:
-                done.refused[error.reason or error.code.value] += 1
+                report.sent += 1
+                report.bytes += queued.size
+                on_progress(f"envelope {queued.sequence}: receipt stored")
+            except DeniedError as error:
+                report.refused[error.reason or error.code.value] += 1
 
-    def _send(self, queued: Queued) -> None:
-        if (queued.study, queued.subject) in self._leaving():
-            raise Denied(RefusalCode.NO_CONSENT, "an earlier no is not carried out yet", reason=LEAVING)
-        reason = self.registry.sending(Ask(queued.subject, queued.study), self.now())
-        if not reason.allows:
-            raise Denied(
+    def _send(self, queued: QueuedEnvelope) -> None:
+        if (queued.study, queued.subject) in self._pending_withdrawals():
+            raise DeniedError(
+                RefusalCode.NO_CONSENT, "a withdrawal of the subject is pending", reason=WITHDRAWAL_PENDING
+            )
+        reason = self.registry.sending_decision(ConsentQuery(queued.subject, queued.study), self.now())
+        if not reason.permits:
+            raise DeniedError(
                 RefusalCode.NO_CONSENT, f"sending is not allowed: {reason.value}", reason=reason.value
             )
         for study in ("", queued.study):
-            self._tell(queued.subject, study)
+            self._send_consent(queued.subject, study)
         receipt = self.client.upload(self.outbox.path(queued), queued.digest, queued.size)
-        self.outbox.settle(queued, receipt, verifier([self.client.ring.signing]), self.now())
+        self.outbox.store_receipt(queued, receipt, verifier([self.client.key_set.signing_key]), self.now())
 
-    def _leaving(self) -> set[tuple[str, str]]:
-        """Who has withdrawn from what, and not everywhere yet: a yes that came after is not to overtake the no."""
+    def _pending_withdrawals(self) -> set[tuple[str, str]]:
+        """Return study and subject of withdrawals that the centre must receive before a later consent is sent."""
         return {(case.study, case.subject) for case in pending(self.registry.database)}
 
-    def _tell(self, subject: str, study: str) -> None:
-        """Bring a consent to the centre, unless the centre has confirmed this very one."""
+    def _send_consent(self, subject: str, study: str) -> None:
+        """Send a subject's consent to the centre, unless the centre has confirmed this version of it."""
         consent = self.registry.consent(subject, study)
-        if consent is None or is_confirmed(self.registry.database, subject, study, digest(consent)):
+        if consent is None or is_confirmed(self.registry.database, subject, study, canonical_digest(consent)):
             return
-        asked = (subject, study, digest(consent))
-        find = verifier([self.client.ring.signing])
-        keep_confirmation(self.registry.database, asked, self.client.consent(consent), find, self.now())
+        expected = (subject, study, canonical_digest(consent))
+        verify = verifier([self.client.key_set.signing_key])
+        store_consent_receipt(
+            self.registry.database, expected, self.client.consent(consent), verify, self.now()
+        )
 
 
-def written(kept: KeptSubject) -> bytes:
-    """A person's de-identified records, one line each in canonical form."""
-    return b"".join(canonical(record.content) + b"\n" for record in kept.records)
+def subject_ndjson(subject: AcceptedSubject) -> bytes:
+    """Return the de-identified records of a subject as canonical NDJSON, to be sealed for the centre."""
+    return b"".join(to_canonical_json(record.content) + b"\n" for record in subject.records)

@@ -1,11 +1,10 @@
-"""A site's dealings with people's consents and the centre, put together from ``site.toml``.
+"""Session of a site with its registry and the research centre: enrolment, transfer, withdrawal, retention.
 
-Registry, outbox and vault are opened at once; keys and the line to the centre when something is sent there.
+Registry, outbox and vault are opened with the session; keys and the connection to the centre are opened when first
+needed.
 
-Who leaves a study at a site: what is known of them there, and whose no has to reach the centre.
-
-A person may say no to the site itself, on a form that is kept elsewhere, or on an opt-out list. Where something of them
-was sent, or may have been, a case is opened for each of these: it is carried out by whoever holds the site's keys.
+A subject may withdraw at the site, on a consent form that the site imports, or through an opt-out list. If records of
+the subject were sent, or may have been, a withdrawal case is opened; carrying it out requires the site's keys.
 """
 
 from __future__ import annotations
@@ -20,269 +19,296 @@ from pathlib import Path
 
 import sqlalchemy as sql
 
-from abaton.errors import Refused, SettingsError
+from abaton.errors import RefusedError, SettingsError
 from abaton.governance import (
-    Cascade,
-    Case,
-    Holdings,
+    CentreWithdrawal,
+    ConsentRegistry,
+    KeySet,
     Outbox,
-    Registry,
-    Ring,
+    RetentionTargets,
+    SiteWithdrawal,
     Statement,
-    ToCentre,
     Vault,
+    WithdrawalCascade,
+    WithdrawalCase,
     open_case,
-    row_tag,
     schema,
-    site_actions,
+    site_steps,
+    vault_pseudonym,
     verifier,
 )
-from abaton.governance import LeavingSite as Leaving
-from abaton.governance.keys import read_public
+from abaton.governance.key_files import read_public
 from abaton.records.export import pseudonyms_for
-from abaton.site.centre_client import CentreAway, CentreClient, Sending, SiteSender, Step
-from abaton.site.config_reader import SiteFile
-from abaton.site.consent_gate import publish, subject_tag
-from abaton.site.factory import open_registry, open_site, study_key, tags_key
-from abaton.site.sources.fhir_server.download_cache import clear_work
-from abaton.site.sources.fhir_server.http_client import Web
-from abaton.site.sources.fhir_server.retry import Patience
-from abaton.study import Shares, Study
+from abaton.site.centre_client import (
+    CentreClient,
+    CentreUnavailableError,
+    ProgressCallback,
+    RecordSender,
+    TransferReport,
+)
+from abaton.site.config_reader import LoadedSiteConfig
+from abaton.site.consent_gate import publish, subject_pseudonym
+from abaton.site.factory import build_site, open_registry, registry_key, study_key
+from abaton.site.sources.fhir_server.download_cache import clear_work_dir
+from abaton.site.sources.fhir_server.http_client import FhirHttpClient
+from abaton.site.sources.fhir_server.retry import RetryPolicy
+from abaton.store import Database
+from abaton.study import SharedData, Study
 
 
-def row_of(file: SiteFile, study: Study, patient: str, when: datetime) -> str:
-    """The tag of a person's row in the vault; nothing if the site has none."""
-    if file.document.vault is None:
+def vault_row_pseudonym(file: LoadedSiteConfig, study: Study, patient: str, timestamp: datetime) -> str:
+    """Return the pseudonym of a subject's row in the vault of the site's session; empty without a vault."""
+    if file.config.vault is None:
         return ""
-    need = study.need(when.date())
-    return row_tag(pseudonyms_for(need, study_key(file, need), file.document.site.id), patient)
+    request = study.data_request(timestamp.date())
+    return vault_pseudonym(pseudonyms_for(request, study_key(file, request), file.config.site.id), patient)
 
 
-def sent_of(registry: Registry, study: Study) -> frozenset[str]:
-    """Everybody of whom something is in the outbox for a study, or was sent from it."""
+def subjects_sent(registry: ConsentRegistry, study: Study) -> frozenset[str]:
+    """Return the subjects with envelopes in the site's outbox for the centre, sent or not."""
     table = schema.outbox
-    chosen = sql.select(table.c.subject).where(table.c.study == study.study.id).distinct()
-    return frozenset(registry.database.read(lambda connection: list(connection.scalars(chosen))))
+    statement = sql.select(table.c.subject).where(table.c.study == study.study.id).distinct()
+    return frozenset(registry.database.read(lambda connection: list(connection.scalars(statement))))
 
 
-def is_sent(file: SiteFile, registry: Registry, study: Study, subject: str) -> bool:
-    """Whether a centre may know a person in a study."""
-    asked = Shares.RECORDS in study.study.shares and file.document.centre is not None
-    return asked or subject in sent_of(registry, study)
+def is_known_to_centre(file: LoadedSiteConfig, registry: ConsentRegistry, study: Study, subject: str) -> bool:
+    """Return whether the centre may have records of a subject."""
+    shares_records = SharedData.RECORDS in study.study.shared_data and file.config.centre is not None
+    return shares_records or subject in subjects_sent(registry, study)
 
 
-def open_cases(
-    file: SiteFile,
-    registry: Registry,
+def open_withdrawals(
+    file: LoadedSiteConfig,
+    registry: ConsentRegistry,
     key: bytes,
     study: Study,
-    when: datetime,
+    timestamp: datetime,
     *,
-    said_no: Iterable[str],
-    listed: Iterable[str],
+    withdrawn: Iterable[str],
+    opted_out: Iterable[str],
 ) -> int:
-    """Open a case for everybody who has left by a form, or is on the opt-out list after something was sent; how many.
+    """Open withdrawal cases at the site, with a deletion at the centre if needed; return their number.
 
     Args:
-        file: The site's document.
-        registry: The consents.
-        key: The key under which people are known there.
+        file: The site configuration.
+        registry: Registry of the consents.
+        key: Key of the registry pseudonyms.
         study: The study.
-        when: The time now.
-        said_no: The Patients who have taken a yes back.
-        listed: The Patients who have opted out of every use.
+        timestamp: Current time.
+        withdrawn: Patient ids of subjects whose form revokes a consent.
+        opted_out: Patient ids on the opt-out list; a case is opened only if records were sent.
     """
-    sent = sent_of(registry, study)
-    leaving = {patient: is_sent(file, registry, study, subject_tag(key, patient)) for patient in said_no}
-    leaving |= {patient: True for patient in listed if subject_tag(key, patient) in sent}
-    for patient, ordered in sorted(leaving.items()):
-        row = row_of(file, study, patient, when)
-        open_case(registry.database, study.study.id, subject_tag(key, patient), row, when, sent=ordered)
-    return len(leaving)
+    sent = subjects_sent(registry, study)
+    cases = {
+        patient: is_known_to_centre(file, registry, study, subject_pseudonym(key, patient))
+        for patient in withdrawn
+    }
+    cases |= {patient: True for patient in opted_out if subject_pseudonym(key, patient) in sent}
+    for patient, is_sent in sorted(cases.items()):
+        row, subject = vault_row_pseudonym(file, study, patient, timestamp), subject_pseudonym(key, patient)
+        open_case(registry.database, study.study.id, subject, row, timestamp, sent=is_sent)
+    return len(cases)
 
 
-class Line:
-    """The line to the centre, made when it is first needed: whoever sends nothing needs no keys for it.
+class CentreConnection:
+    """Connection to the centre, opened when it is first needed, so that other commands need no keys.
 
     Args:
-        file: The site's document.
-        ring: Gives the site's keys.
+        file: The site configuration.
+        load_key_set: Loads the site's keys.
     """
 
-    def __init__(self, file: SiteFile, ring: Callable[[], Ring]) -> None:
-        self.file, self._ring, self._web = file, ring, contextlib.ExitStack()
+    def __init__(self, file: LoadedSiteConfig, load_key_set: Callable[[], KeySet]) -> None:
+        self.file, self._load_key_set, self._exit_stack = file, load_key_set, contextlib.ExitStack()
 
     @cached_property
     def client(self) -> CentreClient:
-        """The research centre.
+        """Client of the research centre in the site's session, connected when first needed.
 
         Raises:
-            SettingsError: The site names none, or nothing on which records may be sent.
+            SettingsError: The configuration has no centre, or no legal basis for sending.
         """
-        document = self.file.document
-        centre = document.centre
-        if centre is None or not document.consent.sends:
+        config = self.file.config
+        centre = config.centre
+        if centre is None or not config.consent.may_send:
             raise SettingsError(
-                "the site names no centre, or nothing on which records may be sent",
+                "[centre] is missing" if centre is None else "no legal basis for sending is configured",
                 where=self.file.name,
-                remedy="write [centre] with url and keys, and registry under [consent] or a permit that allows 'send'",
+                remedy="add [centre] and either consent.registry or a permit with actions = ['send']",
             )
-        ring, public = self._ring(), read_public(self.file.path(centre.keys))
-        ca = str(self.file.path(centre.ca)) if centre.ca else None
-        web = Web(centre.url, patience=Patience(retries=centre.retries), ca=ca, keeps_line=True)
-        self._web.callback(web.close)
-        return CentreClient(web, public, ring.signing, part=centre.part)
+        key_set, public_keys = self._load_key_set(), read_public(self.file.path(centre.public_keys))
+        http_client = FhirHttpClient(
+            centre.url,
+            retry_policy=RetryPolicy(retries=centre.retries),
+            ca_file=str(self.file.path(centre.ca_file)) if centre.ca_file else None,
+            keep_alive=True,
+        )
+        self._exit_stack.callback(http_client.close)
+        return CentreClient(http_client, public_keys, key_set.signing_key, chunk_bytes=centre.chunk_bytes)
 
     def close(self) -> None:
-        """Hang up."""
-        self._web.close()
+        """Close the session's connection to the research centre."""
+        self._exit_stack.close()
 
 
-Forget = Callable[[Callable[[str], bool]], None]
-"""Removes people from what lies elsewhere at the site; told whether a person leaves, by the Patient's id."""
+SubjectDeletion = Callable[[Callable[[str], bool]], None]
+"""Deletes subjects from other data of the site; called with a predicate of Patient ids."""
 
 
 @dataclass(frozen=True, slots=True)
-class Dealings:
-    """What a site does with people's consents and with the centre.
+class CentreSession:
+    """Registry, outbox, vault and centre connection of a site.
 
     Args:
-        file: The site's document.
-        registry: The consents.
-        outbox: What waits to be sent; nothing at a site that names no centre.
-        vault: The mapping table, if the site has one.
-        line: The way to the centre.
-        tags: The key under which people are known.
-        now: The time.
-        forget: Removes people from what other programs of the site keep.
+        file: The site configuration.
+        registry: Registry of the consents.
+        outbox: Outbox of sealed envelopes; None without a centre.
+        vault: Mapping table, if the site has one.
+        connection: Connection to the centre.
+        key: Key of the registry pseudonyms.
+        now: Returns the current time.
+        delete_subjects: Deletes subjects from the data of runs at the site.
     """
 
-    file: SiteFile
-    registry: Registry
+    file: LoadedSiteConfig
+    registry: ConsentRegistry
     outbox: Outbox | None
     vault: Vault | None
-    line: Line
-    tags: bytes = field(repr=False)
+    connection: CentreConnection
+    key: bytes = field(repr=False)
     now: Callable[[], datetime]
-    forget: Forget = lambda leaves: None
+    delete_subjects: SubjectDeletion = lambda is_withdrawn: None
 
-    def tag_of(self, patient: str) -> str:
-        """How a person is known in the registry."""
-        return subject_tag(self.tags, patient)
+    def pseudonym_of(self, patient: str) -> str:
+        """Return the registry pseudonym of a Patient id in the site's session with the centre."""
+        return subject_pseudonym(self.key, patient)
 
     def enrol(self, study: Study, patients: Iterable[str], until: datetime | None = None) -> None:
-        """Note that people wish to be told of studies and say yes to this one: all of them, or none."""
-        when, people = self.now(), {self.tag_of(patient): until for patient in patients}
-        publish(self.registry, study, when)
-        self.registry.enrol(people, study.study.id, study.hash, when)
+        """Record in the site's session that patients agree to studies and consent to this one; all of them, or none."""
+        timestamp, subjects = self.now(), {self.pseudonym_of(patient): until for patient in patients}
+        publish(self.registry, study, timestamp)
+        self.registry.enrol(subjects, study.study.id, study.hash, timestamp)
 
-    def send(self, study: Study, step: Step = lambda words: None, *, collect: bool = True) -> Sending:
-        """Collect, de-identify, seal and send everybody who agreed; goes on where it was stopped.
+    def send(
+        self, study: Study, on_progress: ProgressCallback = lambda text: None, *, collect: bool = True
+    ) -> TransferReport:
+        """Run a transfer session: de-identify, seal and send all consented subjects' records; it can resume.
 
-        Withdrawals go first, so that the centre hears of a no before a yes that came after it.
+        Withdrawals are sent first, so that the centre receives a withdrawal before a later consent.
         """
-        if Shares.RECORDS not in study.study.shares:
-            raise Refused(
-                "the study does not ask for records", where=study.study.id, remedy="nothing needs to be sent"
+        if SharedData.RECORDS not in study.study.shared_data:
+            raise RefusedError(
+                "the study does not request records",
+                where=study.study.id,
+                remedy="add 'records' to study.shared_data, or do not send",
             )
-        client, done = self.line.client, Sending()
+        client, report = self.connection.client, TransferReport()
         assert self.outbox is not None
         publish(self.registry, study, self.now())
         self.cascade().advance_all(self.now())
-        sender = SiteSender(self.registry, self.outbox, client.signer, client, self.now, self.tag_of)
+        sender = RecordSender(self.registry, self.outbox, client.signer, client, self.now, self.pseudonym_of)
         self.outbox.sweep()
         if collect:
-            site = open_site(self.file, study, self.now(), sink=self.vault, step=step)
-            sender.queue(site, done)
-        sender.send(done, step)
-        return done
+            site = build_site(self.file, study, self.now(), sink=self.vault, on_progress=on_progress)
+            sender.queue(site, report)
+        sender.send(report, on_progress)
+        return report
 
-    def withdraw(self, study: Study, patient: str) -> Case:
-        """Take a person out of a study, as far as it can be done now.
+    def withdraw(self, study: Study, patient: str) -> WithdrawalCase:
+        """Withdraw a subject from a study at the site and the centre, as far as possible in this session.
 
-        The centre is asked for only if records are sent in this study, or were: what shares nothing but updates can be
-        left without it.
+        The centre is involved only if records of the subject are sent in this study, or were.
         """
-        when, subject, cascade = self.now(), self.tag_of(patient), self.cascade()
-        row, sent = row_of(self.file, study, patient, when), is_sent(self.file, self.registry, study, subject)
-        return cascade.advance(cascade.begin(study.study.id, subject, row, when, sent=sent), when)
+        timestamp, subject, cascade = self.now(), self.pseudonym_of(patient), self.cascade()
+        row = vault_row_pseudonym(self.file, study, patient, timestamp)
+        is_sent = is_known_to_centre(self.file, self.registry, study, subject)
+        case = cascade.open(study.study.id, subject, row, timestamp, sent=is_sent)
+        return cascade.advance(case, timestamp)
 
-    def cascade(self) -> Cascade:
-        """The withdrawals of this site."""
-        centre = None if self.file.document.centre is None else self._centre
-        site = Leaving(self.registry, self.outbox, self.vault, centre, self._forget)
-        return Cascade(self.registry.database, site_actions(site))
+    def cascade(self) -> WithdrawalCascade:
+        """Return the withdrawal cascade of the site's session with the centre."""
+        centre = None if self.file.config.centre is None else self._centre_withdrawal
+        site = SiteWithdrawal(self.registry, self.outbox, self.vault, centre, self._delete_subject)
+        return WithdrawalCascade(self.registry.database, site_steps(site))
 
-    def _centre(self) -> ToCentre:
-        client = self.line.client
-        return ToCentre(client.signer, self._bring, verifier([client.ring.signing]))
+    def _centre_withdrawal(self) -> CentreWithdrawal:
+        client = self.connection.client
+        return CentreWithdrawal(client.signer, self._send_order, verifier([client.key_set.signing_key]))
 
-    def _bring(self, order: Statement) -> Statement | None:
+    def _send_order(self, order: Statement) -> Statement | None:
         try:
-            return self.line.client.delete(order)
-        except CentreAway:
+            return self.connection.client.delete(order)
+        except CentreUnavailableError:
             return None
 
-    def _forget(self, study: str, subject: str) -> None:
-        """Remove what an interrupted fetch has left, and whoever leaves from what other programs keep."""
-        clear_work(self.file.path(self.file.document.records.work))
-        self.forget(lambda patient: self.tag_of(patient) == subject)
+    def _delete_subject(self, study: str, subject: str) -> None:
+        """Delete a withdrawn subject at the site: files of an interrupted download, and from the data of runs."""
+        clear_work_dir(self.file.path(self.file.config.records.work_dir))
+        self.delete_subjects(lambda patient: self.pseudonym_of(patient) == subject)
 
 
 @contextlib.contextmanager
-def deal(
-    file: SiteFile,
-    ring: Callable[[], Ring],
+def open_centre_session(
+    file: LoadedSiteConfig,
+    load_key_set: Callable[[], KeySet],
     now: Callable[[], datetime],
-    forget: Forget = lambda leaves: None,
-) -> Iterator[Dealings]:
-    """Open what ``site.toml`` names for people's consents and for dealing with the centre.
+    delete_subjects: SubjectDeletion = lambda is_withdrawn: None,
+) -> Iterator[CentreSession]:
+    """Open the session of a site with the centre: registry, outbox and vault of its configuration.
 
     Args:
-        file: The site's document.
-        ring: Gives the site's keys, when something is signed.
-        now: The time.
-        forget: Removes people from what other programs of the site keep.
+        file: The site configuration.
+        load_key_set: Loads the site's keys, when something is signed.
+        now: Returns the current time.
+        delete_subjects: Deletes subjects from the data of runs at the site.
     """
-    if file.document.keys.tags is None:
+    if file.config.keys.registry is None:
         raise SettingsError(
-            "the site knows nobody: it names no key for people's tags",
+            "keys.registry, the key of the registry pseudonyms, is missing",
             where=file.name,
-            remedy="write tags = 'tags.key' under [keys]",
+            remedy="add registry = 'registry.key' under [keys]",
         )
     with contextlib.ExitStack() as stack:
-        line = Line(file, ring)
-        stack.callback(line.close)
+        connection = CentreConnection(file, load_key_set)
+        stack.callback(connection.close)
         registry = open_registry(file)
         stack.callback(registry.database.close)
-        vault = _vault(file)
+        vault = _open_vault(file)
         if vault is not None:
             stack.callback(vault.close)
-        centre = file.document.centre
-        outbox = None if centre is None else Outbox(file.path(centre.outbox), registry.database)
-        yield Dealings(file, registry, outbox, vault, line, tags_key(file), now, forget)
+        outbox = _open_outbox(file, registry.database)
+        yield CentreSession(
+            file, registry, outbox, vault, connection, registry_key(file), now, delete_subjects
+        )
 
 
 @contextlib.contextmanager
-def site_holdings(file: SiteFile) -> Iterator[Holdings]:
-    """What a site keeps of its studies, for :func:`abaton.governance.enforce`: registry, outbox and mapping table."""
+def retention_targets(file: LoadedSiteConfig) -> Iterator[RetentionTargets]:
+    """Open registry, outbox and mapping table of a site's session for :func:`abaton.governance.enforce`."""
     with contextlib.ExitStack() as stack:
         database = stack.enter_context(open_registry(file).database)
-        vault = _vault(file)
+        vault = _open_vault(file)
         if vault is not None:
             stack.callback(vault.close)
-        centre = file.document.centre
-        outbox = None if centre is None else Outbox(file.path(centre.outbox), database)
-        yield Holdings(database, outbox=outbox, vault=vault)
+        yield RetentionTargets(database, outbox=_open_outbox(file, database), vault=vault)
 
 
-def _vault(file: SiteFile) -> Vault | None:
-    part = file.document.vault
-    if part is None:
+def _open_outbox(file: LoadedSiteConfig, database: Database) -> Outbox | None:
+    centre = file.config.centre
+    return None if centre is None else Outbox(file.path(centre.outbox), database)
+
+
+def _open_vault(file: LoadedSiteConfig) -> Vault | None:
+    section = file.config.vault
+    if section is None:
         return None
-    controller = read_public(file.path(part.controller)).sealing
-    return Vault(_database(file, part.rows), _database(file, part.keys), controller, secrets.token_bytes)
+    return Vault(
+        _database_address(file, section.rows_database),
+        _database_address(file, section.keys_database),
+        read_public(file.path(section.data_controller_key)).sealing_key,
+        secrets.token_bytes,
+    )
 
 
-def _database(file: SiteFile, place: str) -> str | Path:
-    return place if "://" in place else file.path(place)
+def _database_address(file: LoadedSiteConfig, address: str) -> str | Path:
+    return address if "://" in address else file.path(address)

@@ -1,4 +1,4 @@
-"""May this person's records be used for this study, now? The one question that the pipeline asks."""
+"""Consent gates: whether the records of a subject may be used for a study at a given time."""
 
 from __future__ import annotations
 
@@ -8,199 +8,216 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import NamedTuple, Protocol
 
-from abaton.canonical_json import digest
-from abaton.governance import Action, Ask, Held, Permit, Reason, Registry, tag
+from abaton.canonical_json import canonical_digest
+from abaton.governance import (
+    AuditedLegalBasis,
+    ConsentAction,
+    ConsentQuery,
+    ConsentRegistry,
+    DataPermit,
+    DenialReason,
+    registry_pseudonym,
+)
 from abaton.study import Study
 from abaton.study.document import FORMAT
 
-_WORDS = {
-    Reason.ABSENT: "there is no consent",
-    Reason.EXPIRED: "the consent has expired",
-    Reason.NOT_YET: "the consent does not hold yet",
-    Reason.WITHDRAWN: "the consent was withdrawn",
-    Reason.OTHER_DOCUMENT: "the consent is to another version of the study document",
-    Reason.NOT_OPTED_IN: "the person takes part in no studies",
-    Reason.NOT_PERMITTED: "the consent does not permit this",
-    Reason.OPTED_OUT: "the person has opted out of use for research",
-    Reason.STUDY_CLOSED: "the registry does not have this study as open",
+_DENIAL_TEXTS = {
+    DenialReason.ABSENT: "there is no consent",
+    DenialReason.EXPIRED: "the consent has expired",
+    DenialReason.NOT_YET: "the consent is not in force yet",
+    DenialReason.WITHDRAWN: "the consent was withdrawn",
+    DenialReason.OTHER_DOCUMENT: "the consent is to another version of the study document",
+    DenialReason.NOT_OPTED_IN: "the person has not agreed to take part in studies",
+    DenialReason.NOT_PERMITTED: "the consent does not permit this",
+    DenialReason.OPTED_OUT: "the person has opted out of use for research",
+    DenialReason.STUDY_CLOSED: "the study is not open in the registry",
 }
 
 
-SAID_NO = frozenset(_WORDS[each] for each in (Reason.WITHDRAWN, Reason.OPTED_OUT, Reason.NOT_OPTED_IN))
-"""The reasons for which somebody has left, whatever a clock says."""
+WITHDRAWAL_REASONS = frozenset(
+    _DENIAL_TEXTS[reason]
+    for reason in (DenialReason.WITHDRAWN, DenialReason.OPTED_OUT, DenialReason.NOT_OPTED_IN)
+)
+"""Reasons that mean a withdrawal or an opt-out, independent of the time."""
 
 
-class Permission(NamedTuple):
-    """Whether records may be used, on what ground, and if not, why (a few words, never content).
+class PermissionDecision(NamedTuple):
+    """Decision of a gate: the legal basis of a permission, or the reason of a denial.
 
-    Types of resources that were asked for and are not covered are in `without`.
+    ``uncovered_types`` are requested resource types that the consent does not cover.
     """
 
     allowed: bool
-    ground: Held | None = None
+    legal_basis: AuditedLegalBasis | None = None
     reason: str = ""
-    without: frozenset[str] = frozenset()
+    uncovered_types: frozenset[str] = frozenset()
 
 
 class ConsentGate(Protocol):
-    """Whoever knows the consents for one study, pinned to its document's hash."""
+    """Consent gate for one study document, identified by its hash."""
 
     def __call__(
         self,
         subject: str,
-        moment: datetime,
-        action: Action = Action.COLLECT,
-        kinds: Collection[str] = (),
-    ) -> Permission:
-        """Whether a subject's records may be used.
+        timestamp: datetime,
+        action: ConsentAction = ConsentAction.COLLECT,
+        resource_types: Collection[str] = (),
+    ) -> PermissionDecision:
+        """Return the consent gate's decision whether the records of a subject may be used.
 
         Args:
-            subject: The id of the Patient in the site's records.
-            moment: The time for which is asked.
-            action: What is to be done with them.
-            kinds: The types of resources that it is to be done with.
+            subject: Patient id in the site's records.
+            timestamp: Time of the use.
+            action: Intended action.
+            resource_types: Resource types that are used.
         """
 
-    def words(self) -> str:
-        """On what ground records are used, for a report."""
+    def legal_basis_text(self) -> str:
+        """Return the legal basis of the consent gate in plain words, for a report."""
 
 
 @dataclass(frozen=True, slots=True)
-class OptOuts:
-    """Those who have opted out of any use for research, by the list that was read last, and who have left a study.
+class OptOutGate:
+    """Subjects who have opted out of use for research, or have withdrawn from a study.
 
     Args:
-        registry: Where both are kept.
-        key: The key under which people are known there.
-        study: The study's id.
-        has_list: Whether the site's document names an opt-out list.
+        registry: Registry of opt-outs and withdrawals.
+        key: Key of the registry pseudonyms.
+        study: Id of the study.
+        has_list: Whether the site configuration names an opt-out list.
     """
 
-    registry: Registry
+    registry: ConsentRegistry
     key: bytes = field(repr=False)
     study: str
     has_list: bool = True
 
-    def names(self, subject: str) -> bool:
-        """Whether a person is out."""
-        return subject_tag(self.key, subject) in self.out()
+    def has_opted_out(self, subject: str) -> bool:
+        """Return whether a subject has opted out or withdrawn and is stopped by the consent gate."""
+        return subject_pseudonym(self.key, subject) in self.opted_out()
 
-    def out(self) -> frozenset[str]:
-        """The tags of everybody who is out; while nothing has changed, the very same set."""
-        return self.registry.who_is_out(self.study)
+    def opted_out(self) -> frozenset[str]:
+        """Return the pseudonyms of the subjects that the opt-out gate stops; the same object while unchanged."""
+        return self.registry.opted_out_subjects(self.study)
 
 
-class _ForEverybody(ABC):
-    """A gate that is open to all on one ground, but for those who have opted out."""
+class _GeneralBasisGate(ABC):
+    """Gate with one legal basis for all subjects, except those who have opted out."""
 
     __slots__ = ()
-    opt_outs: OptOuts | None
+    opt_outs: OptOutGate | None
 
     @abstractmethod
-    def in_general(self, moment: datetime, action: Action) -> Permission:
-        """What holds for whoever has not opted out."""
+    def decide_for_all(self, timestamp: datetime, action: ConsentAction) -> PermissionDecision:
+        """Return the consent gate's decision for all subjects who have not opted out."""
 
     def __call__(
         self,
         subject: str,
-        moment: datetime,
-        action: Action = Action.COLLECT,
-        kinds: Collection[str] = (),
-    ) -> Permission:
-        """What holds in general, unless the person has opted out: that always wins."""
-        return _OUT if self.opt_outs and self.opt_outs.names(subject) else self.in_general(moment, action)
-
-
-@dataclass(frozen=True, slots=True)
-class StatedGround(_ForEverybody):
-    """A site that answers for a lawful ground of its own, such as an ethics vote, for everybody in its records.
-
-    Args:
-        ground: The ground, as the audit chain holds it; see :func:`abaton.governance.state_ground`.
-        opt_outs: Who has opted out or left the study, if the site knows people.
-    """
-
-    ground: Held
-    opt_outs: OptOuts | None = None
-
-    def in_general(self, moment: datetime, action: Action) -> Permission:
-        """What holds for whoever has not opted out."""
-        return Permission(allowed=True, ground=self.ground)
-
-    def words(self) -> str:
-        """On what ground, for a report."""
-        return f"used on a ground that the site states: {self.ground.words}{_but(self.opt_outs)}"
-
-
-@dataclass(frozen=True, slots=True)
-class PermittedUse(_ForEverybody):
-    """A data permit for one study document, minus those who have opted out.
-
-    Args:
-        permit: The permit.
-        purpose: What the study is for.
-        document: The hash of its document.
-        ground: The permit as the audit chain holds it; see :func:`abaton.governance.note_permit`.
-        opt_outs: Who has opted out or left the study, if the site knows people.
-    """
-
-    permit: Permit
-    purpose: str
-    document: str
-    ground: Held
-    opt_outs: OptOuts | None = None
-
-    def in_general(self, moment: datetime, action: Action) -> Permission:
-        """What holds for whoever has not opted out."""
-        reason = self.permit.reason(self.document, self.purpose, moment, action)
-        if reason.allows:
-            return Permission(allowed=True, ground=self.ground)
-        return Permission(allowed=False, reason=_PERMIT_WORDS[reason])
-
-    def words(self) -> str:
-        """On what ground, for a report."""
-        made = self.permit
-        actions = ", ".join(_ACTIONS[each] for each in made.actions)
+        timestamp: datetime,
+        action: ConsentAction = ConsentAction.COLLECT,
+        resource_types: Collection[str] = (),
+    ) -> PermissionDecision:
+        """Return the consent gate's decision for all subjects; an opt-out overrides it."""
         return (
-            f"used on data permit {made.number} of {made.authority}, {made.start} to {made.end}, "
-            f"for {', '.join(made.purposes)}, to {actions}, "
-            f"given for document {made.document}{_but(self.opt_outs)}"
+            _OPTED_OUT
+            if self.opt_outs and self.opt_outs.has_opted_out(subject)
+            else self.decide_for_all(timestamp, action)
         )
 
 
-_OUT = Permission(allowed=False, reason="the person has opted out of use for research")
-_ACTIONS = {Action.COLLECT: "collect", Action.SEND: "send", Action.TRAIN: "train"}
-_PERMIT_WORDS = {
-    Reason.OTHER_DOCUMENT: "the data permit was given for another version of the study document",
-    Reason.NOT_PERMITTED: "the data permit does not name the study's purpose, or does not allow this",
-    Reason.NOT_YET: "the data permit does not hold yet",
-    Reason.EXPIRED: "the data permit has expired",
-}
+@dataclass(frozen=True, slots=True)
+class StatedLegalBasis(_GeneralBasisGate):
+    """Legal basis that the site states for all its records, such as an ethics vote.
 
+    Args:
+        legal_basis: Entry of the audit log; see :func:`abaton.governance.record_legal_basis`.
+        opt_outs: Opt-outs and withdrawals, if the site has a registry key.
+    """
 
-def _but(opt_outs: OptOuts | None) -> str:
-    if opt_outs is None or not opt_outs.has_list:
-        return ""
-    return f"; whoever is on the opt-out list {list_digest(opt_outs.registry.who_is_out())} is left out"
+    legal_basis: AuditedLegalBasis
+    opt_outs: OptOutGate | None = None
 
+    def decide_for_all(self, timestamp: datetime, action: ConsentAction) -> PermissionDecision:
+        """Return the gate's decision by the stated legal basis, for subjects who have not opted out."""
+        return PermissionDecision(allowed=True, legal_basis=self.legal_basis)
 
-def list_digest(tags: Collection[str]) -> str:
-    """The fingerprint of a list of people, by which the audit chain and the report know it."""
-    return digest(sorted(tags))
+    def legal_basis_text(self) -> str:
+        """Return the stated legal basis of the consent gate in plain words, for a report."""
+        return f"used on a legal basis stated by the site: {self.legal_basis.text}{_opt_out_clause(self.opt_outs)}"
 
 
 @dataclass(frozen=True, slots=True)
-class RegisteredConsents:
-    """Consents in a registry: each person's own, in force now, to this very study document.
+class PermittedUse(_GeneralBasisGate):
+    """Data permit for one study document, except for subjects who have opted out.
 
     Args:
-        registry: The consents.
-        key: The key under which people are known there; see :func:`subject_tag`.
-        study: The study's id.
-        document: The hash of its document.
+        permit: The permit.
+        purpose: Purpose of the study.
+        document: Hash of the study document.
+        legal_basis: Entry of the audit log; see :func:`abaton.governance.record_permit`.
+        opt_outs: Opt-outs and withdrawals, if the site has a registry key.
     """
 
-    registry: Registry
+    permit: DataPermit
+    purpose: str
+    document: str
+    legal_basis: AuditedLegalBasis
+    opt_outs: OptOutGate | None = None
+
+    def decide_for_all(self, timestamp: datetime, action: ConsentAction) -> PermissionDecision:
+        """Return the gate's decision by the data permit, for subjects who have not opted out."""
+        reason = self.permit.reason(self.document, self.purpose, timestamp, action)
+        if reason.permits:
+            return PermissionDecision(allowed=True, legal_basis=self.legal_basis)
+        return PermissionDecision(allowed=False, reason=_PERMIT_DENIAL_TEXTS[reason])
+
+    def legal_basis_text(self) -> str:
+        """Return the data permit of the consent gate in plain words, for a report."""
+        permit = self.permit
+        actions = ", ".join(_ACTION_NAMES[action] for action in permit.actions)
+        return (
+            f"used on data permit {permit.number} of {permit.authority}, {permit.start} to {permit.end}, "
+            f"for {', '.join(permit.purposes)}, to {actions}, "
+            f"given for document {permit.document}{_opt_out_clause(self.opt_outs)}"
+        )
+
+
+_OPTED_OUT = PermissionDecision(allowed=False, reason="the person has opted out of use for research")
+_ACTION_NAMES = {ConsentAction.COLLECT: "collect", ConsentAction.SEND: "send", ConsentAction.TRAIN: "train"}
+_PERMIT_DENIAL_TEXTS = {
+    DenialReason.OTHER_DOCUMENT: "the data permit was given for another version of the study document",
+    DenialReason.NOT_PERMITTED: "the data permit does not cover the study's purpose or this action",
+    DenialReason.NOT_YET: "the data permit is not in force yet",
+    DenialReason.EXPIRED: "the data permit has expired",
+}
+
+
+def _opt_out_clause(opt_outs: OptOutGate | None) -> str:
+    if opt_outs is None or not opt_outs.has_list:
+        return ""
+    return (
+        f"; subjects on the opt-out list {list_digest(opt_outs.registry.opted_out_subjects())} are excluded"
+    )
+
+
+def list_digest(pseudonyms: Collection[str]) -> str:
+    """Return the digest of a consent gate's list of subjects, for the audit log and reports."""
+    return canonical_digest(sorted(pseudonyms))
+
+
+@dataclass(frozen=True, slots=True)
+class RegistryGate:
+    """Consent of each subject to one study document, from a registry.
+
+    Args:
+        registry: Registry of the consents.
+        key: Key of the registry pseudonyms; see :func:`subject_pseudonym`.
+        study: Id of the study.
+        document: Hash of the study document.
+    """
+
+    registry: ConsentRegistry
     key: bytes
     study: str
     document: str
@@ -208,40 +225,40 @@ class RegisteredConsents:
     def __call__(
         self,
         subject: str,
-        moment: datetime,
-        action: Action = Action.COLLECT,
-        kinds: Collection[str] = (),
-    ) -> Permission:
-        """What the registry says of a person, an action and types of resources at a moment."""
-        ask = Ask(subject_tag(self.key, subject), self.study, self.document, action)
-        reason, without = self.registry.permission(ask, kinds, moment)
-        if reason.allows:
-            ground = self.registry.held(f"consent to {self.study} {self.document}")
-            return Permission(allowed=True, ground=ground, without=without)
-        return Permission(
-            allowed=False, reason=_WORDS.get(reason, f"the consent does not hold: {reason.value}")
+        timestamp: datetime,
+        action: ConsentAction = ConsentAction.COLLECT,
+        resource_types: Collection[str] = (),
+    ) -> PermissionDecision:
+        """Return the consent gate's decision from the registry for a subject, an action and resource types."""
+        query = ConsentQuery(subject_pseudonym(self.key, subject), self.study, self.document, action)
+        reason, uncovered = self.registry.permission(query, resource_types, timestamp)
+        if reason.permits:
+            legal_basis = self.registry.audited_basis(f"consent to {self.study} {self.document}")
+            return PermissionDecision(allowed=True, legal_basis=legal_basis, uncovered_types=uncovered)
+        return PermissionDecision(
+            allowed=False, reason=_DENIAL_TEXTS.get(reason, f"the consent is not valid: {reason.value}")
         )
 
-    def words(self) -> str:
-        """On what ground, for a report."""
-        return f"used with each person's consent to document {self.document}"
+    def legal_basis_text(self) -> str:
+        """Return the consents behind the registry's gate in plain words, for a report."""
+        return f"used with the consent of each subject to document {self.document}"
 
     def __repr__(self) -> str:
-        return f"RegisteredConsents({self.study})"
+        return f"RegistryGate({self.study})"
 
 
-def publish(registry: Registry, study: Study, when: datetime) -> None:
-    """Publish a study's document in a registry, with its end and with the time after which all of it must be gone."""
+def publish(registry: ConsentRegistry, study: Study, timestamp: datetime) -> None:
+    """Publish a study document in the registry that the consent gate reads, with its end and retention period."""
     content = {"format": FORMAT, **study.content()}
     registry.publish(
-        study.study.id, study.hash, when, ends=study.ends, keep_until=study.keep_until, content=content
+        study.study.id, study.hash, timestamp, ends=study.end, keep_until=study.keep_until, content=content
     )
 
 
-def subject_tag(key: bytes, subject: str) -> str:
-    """How a person is named in the site's registry: a tag of the Patient's id under the site's key.
+def subject_pseudonym(key: bytes, subject: str) -> str:
+    """Return the registry pseudonym of a Patient id under the site's key, as the consent gate looks it up.
 
-    >>> subject_tag(b"k" * 32, "p1") == tag(b"k" * 32, "subject", "p1")
+    >>> subject_pseudonym(b"k" * 32, "p1") == registry_pseudonym(b"k" * 32, "subject", "p1")
     True
     """
-    return tag(key, "subject", subject)
+    return registry_pseudonym(key, "subject", subject)

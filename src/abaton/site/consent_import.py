@@ -1,9 +1,9 @@
-"""What people have agreed to elsewhere, taken over into the site's registry: their forms, and their opt-outs.
+"""Import of consent forms and opt-out lists into the site's registry.
 
 Invariants:
-(1) what a form or a list says counts from the moment it is read; reading the same again changes nothing;
-(2) a place at which nothing is found is an error, never "nobody has agreed" or "nobody has opted out";
-(3) whoever is told of here is told by counts.
+(1) a statement counts from the time of its import; importing the same content again changes nothing;
+(2) a location without any content is an error, not an empty list of consents or opt-outs;
+(3) results are counts; they do not identify a subject.
 """
 
 from __future__ import annotations
@@ -16,190 +16,234 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urljoin
 
-from abaton.documents.problems import Guide
-from abaton.documents.toml_reader import checked_toml
-from abaton.errors import Refused, SettingsError
-from abaton.governance import Permit, Registry, TakenOver, ground_noted, keep_terms, set_opt_outs
-from abaton.governance.consent_forms import Reading, is_clear, read, said_no, together
-from abaton.site.centre_session import open_cases
-from abaton.site.config import OptOutsPart, PermitPart
-from abaton.site.config_reader import SiteError, SiteFile
-from abaton.site.consent_gate import list_digest, publish, subject_tag
-from abaton.site.factory import open_registry, tags_key
+from abaton.documents.toml_reader import validate_toml
+from abaton.errors import RefusedError, SettingsError
+from abaton.governance import (
+    ConsentImportResult,
+    ConsentRegistry,
+    DataPermit,
+    import_consents,
+    record_basis_once,
+    set_opt_outs,
+)
+from abaton.governance.consent_forms import (
+    FormReading,
+    combine_consents,
+    is_unambiguous,
+    read_form,
+    refusing_patient,
+)
+from abaton.site.centre_session import open_withdrawals
+from abaton.site.config_reader import SITE_HELP, LoadedSiteConfig, SiteConfigError
+from abaton.site.consent_config import OptOutsSection, PermitSection
+from abaton.site.consent_gate import list_digest, publish, subject_pseudonym
+from abaton.site.factory import open_registry, registry_key
 from abaton.site.sources.base import FileSource
-from abaton.site.sources.fhir_server.http_client import FHIR_JSON, Web, document
+from abaton.site.sources.fhir_server.http_client import FHIR_JSON, FhirHttpClient, parse_response
 from abaton.study import Study
 
-_MOST_LIST, _MOST_PAGES = 1 << 26, 10_000
+_MAX_LIST_BYTES, _MAX_PAGES = 1 << 26, 10_000
 
 
 @dataclass(slots=True)
-class Agreements:
-    """What was read and what it changed: numbers only.
+class ImportedConsents:
+    """Counts of what was read and changed.
 
     Attributes:
-        resources: How many Consent resources were read.
-        people: How many people they are about.
-        taken: What they changed in the registry.
-        doubts: How many Consents say nothing, by why.
-        listed: How many have opted out; nothing if the site names no list.
-        new_opt_outs, lifted: How many came onto the list, and left it.
-        leaving: How many withdrawals were opened, or are open, for those who said no after something was sent.
-        out: The Patients who have taken their yes back on a form; never leaves the site.
+        resources: Number of Consent resources.
+        subjects: Number of their subjects.
+        changes: Changes in the registry.
+        issues: Number of Consents without effect, by reason.
+        opted_out: Number of subjects on the opt-out list; None if the site names no list.
+        new_opt_outs, removed_opt_outs: Numbers of subjects added to the list and removed from it.
+        withdrawals: Number of open withdrawals of subjects whose records were sent.
+        withdrawn: Patient ids of subjects whose form revokes a consent; stays at the site.
     """
 
     resources: int = 0
-    people: int = 0
-    taken: TakenOver = field(default_factory=TakenOver)
-    doubts: Counter[str] = field(default_factory=Counter)
-    listed: int | None = None
+    subjects: int = 0
+    changes: ConsentImportResult = field(default_factory=ConsentImportResult)
+    issues: Counter[str] = field(default_factory=Counter)
+    opted_out: int | None = None
     new_opt_outs: int = 0
-    lifted: int = 0
-    leaving: int = 0
-    out: tuple[str, ...] = field(default=(), repr=False)
+    removed_opt_outs: int = 0
+    withdrawals: int = 0
+    withdrawn: tuple[str, ...] = field(default=(), repr=False)
 
 
-def read_agreements(file: SiteFile, study: Study, when: datetime) -> Agreements:
-    """Read the forms and the opt-out list that a site's document names, and take over what they say.
+def import_site_consents(file: LoadedSiteConfig, study: Study, timestamp: datetime) -> ImportedConsents:
+    """Import the consent forms and the opt-out list of a site configuration into the registry.
 
     Args:
-        file: The site's document.
-        study: The study for which the forms are read: consents are pinned to its hash.
-        when: The time now.
+        file: The site configuration.
+        study: The study; consents refer to the hash of its document.
+        timestamp: Current time.
 
     Raises:
-        SettingsError: The document names neither forms nor a list, or nothing is found where it says.
+        SettingsError: The configuration names neither forms nor a list, or a location cannot be read.
     """
-    consent, done = file.document.consent, Agreements()
+    consent, imported = file.config.consent, ImportedConsents()
     if not consent.forms and consent.opt_outs is None:
         raise SettingsError(
-            "the site's document names no forms and no opt-out list",
+            "neither consent forms nor an opt-out list are configured",
             where=file.name,
-            remedy="write [[consent.forms]] or [consent.opt_outs]",
+            remedy="add [[consent.forms]] or [consent.opt_outs]",
         )
-    listed = None if consent.opt_outs is None else opted_out(file, consent.opt_outs, when)
-    registry, key = open_registry(file), tags_key(file)
+    opt_outs = None if consent.opt_outs is None else read_opt_outs(file, consent.opt_outs, timestamp)
+    registry, key = open_registry(file), registry_key(file)
     with registry.database:
-        publish(registry, study, when)
-        if listed is not None:
-            done.listed = len(listed)
-            tags = {subject_tag(key, patient) for patient in listed}
-            done.new_opt_outs, done.lifted = set_opt_outs(registry, tags, when)
-            read = list_digest(tags)  # which list it was, bound to the study's document
-            ground_noted(registry, study.study.id, study.hash, "opt-outs-read", read, when)
+        publish(registry, study, timestamp)
+        if opt_outs is not None:
+            imported.opted_out = len(opt_outs)
+            pseudonyms = {subject_pseudonym(key, patient) for patient in opt_outs}
+            imported.new_opt_outs, imported.removed_opt_outs = set_opt_outs(registry, pseudonyms, timestamp)
+            # The digest of the list is recorded together with the hash of the study document.
+            list_hash = list_digest(pseudonyms)
+            record_basis_once(registry, study.study.id, study.hash, "opt-outs-read", list_hash, timestamp)
         if consent.forms:
-            _read_forms(file, study, registry, key, when, done)
-        done.leaving = open_cases(
-            file, registry, key, study, when, said_no=done.out, listed=listed or frozenset()
+            _import_forms(file, study, registry, key, timestamp, imported)
+        imported.withdrawals = open_withdrawals(
+            file,
+            registry,
+            key,
+            study,
+            timestamp,
+            withdrawn=imported.withdrawn,
+            opted_out=opt_outs or frozenset(),
         )
-    return done
+    return imported
 
 
-def read_permit(file: Path) -> Permit:
-    """A data permit from a file of its own, which has the keys of ``[consent.permit]``."""
+def read_permit(file: Path) -> DataPermit:
+    """Import a data permit from its own file, which has the keys of ``[consent.permit]``."""
     try:
         text = file.read_text("utf-8")
     except (OSError, UnicodeDecodeError):
         raise SettingsError(
-            "the permit cannot be read", where=str(file), remedy="check the path; it is a text in UTF-8"
+            "the permit is not a readable UTF-8 file",
+            where=str(file),
+            remedy="check the path and the encoding",
         ) from None
-    return checked_toml(
-        text, str(file), PermitPart, Guide("abaton site new", "docs/site.md"), SiteError
-    ).plain()
+    return validate_toml(text, str(file), PermitSection, SITE_HELP, SiteConfigError).to_permit()
 
 
-def _read_forms(
-    file: SiteFile, study: Study, registry: Registry, key: bytes, when: datetime, done: Agreements
+def _import_forms(
+    file: LoadedSiteConfig,
+    study: Study,
+    registry: ConsentRegistry,
+    key: bytes,
+    timestamp: datetime,
+    imported: ImportedConsents,
 ) -> None:
-    forms = [part.plain() for part in file.document.consent.forms]
-    places = dict.fromkeys(place for part in file.document.consent.forms for place in part.resources)
-    source, people = FileSource([file.path(place) for place in places]), dict[str, list[Reading]]()
+    sections = file.config.consent.forms
+    forms = [section.to_form() for section in sections]
+    paths = dict.fromkeys(path for section in sections for path in section.resources)
+    source = FileSource([file.path(path) for path in paths])
+    readings = dict[str, list[FormReading]]()
     for record in source.records():
         for resource in _consents(record.content):
-            reading = read(resource, forms)
-            done.resources += 1
-            if reading.doubt is not None:
-                done.doubts[reading.doubt.value] += 1
+            reading = read_form(resource, forms)
+            imported.resources += 1
+            if reading.issue is not None:
+                imported.issues[reading.issue.value] += 1
             if reading.patient:
-                people.setdefault(reading.patient, []).append(reading)
-    done.doubts.update(source.faults.reasons)
-    if not done.resources:
-        raise Refused(
-            "no Consent was found, so nothing was changed",
+                readings.setdefault(reading.patient, []).append(reading)
+    imported.issues.update(source.errors.reasons)
+    if not imported.resources:
+        raise RefusedError(
+            "no Consent resource was read; nothing was changed",
             where=file.name,
             remedy="check consent.forms.resources",
         )
-    done.people = len(people)
-    # Whose newest form cannot be understood is as one whose form is not there: out until it is clear.
-    named = {subject_tag(key, patient): patient for patient, said in people.items() if is_clear(said)}
-    terms = {tag: together(people[patient]) for tag, patient in named.items()}
-    done.taken = keep_terms(registry, terms, study.study.id, study.hash, when)
-    done.out = tuple(named[tag] for tag in done.taken.out)
+    imported.subjects = len(readings)
+    # A subject whose newest form is ambiguous is treated like one without a form, and excluded until it is clear.
+    patients = {
+        subject_pseudonym(key, patient): patient
+        for patient, patient_forms in readings.items()
+        if is_unambiguous(patient_forms)
+    }
+    terms = {pseudonym: combine_consents(readings[patient]) for pseudonym, patient in patients.items()}
+    imported.changes = import_consents(registry, terms, study.study.id, study.hash, timestamp)
+    imported.withdrawn = tuple(patients[pseudonym] for pseudonym in imported.changes.withdrawn)
 
 
 def _consents(content: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """The Consent resources in a document, which is one of them or a Bundle."""
+    """Yield the Consent resources of a document to import, which is a Consent or a Bundle."""
     if content.get("resourceType") == "Consent":
         yield content
     elif content.get("resourceType") == "Bundle":
         for entry in content.get("entry", []):
-            inner = entry.get("resource") if isinstance(entry, dict) else None
-            if isinstance(inner, dict) and inner.get("resourceType") == "Consent":
-                yield inner
+            resource = entry.get("resource") if isinstance(entry, dict) else None
+            if isinstance(resource, dict) and resource.get("resourceType") == "Consent":
+                yield resource
 
 
-def opted_out(file: SiteFile, part: OptOutsPart, when: datetime) -> set[str]:
-    """The Patients who are on the opt-out list."""
-    if part.fhir is not None:
-        return _from_server(part.fhir, _web(file, part, part.fhir), when)
-    if part.url is not None:
-        answer = _web(file, part, part.url).ask(part.url, lambda: {"accept": "text/plain"})
-        return _ids(answer.body, part.url)
-    assert part.file is not None
-    path = file.path(part.file)
+def read_opt_outs(file: LoadedSiteConfig, section: OptOutsSection, timestamp: datetime) -> set[str]:
+    """Return the Patient ids on the opt-out list to import."""
+    if section.fhir is not None:
+        return _refusals_on_server(section.fhir, _list_client(file, section, section.fhir), timestamp)
+    if section.url is not None:
+        response = _list_client(file, section, section.url).request(
+            section.url, lambda: {"accept": "text/plain"}
+        )
+        return _parse_list(response.body, section.url)
+    assert section.file is not None
+    path = file.path(section.file)
     try:
-        if path.stat().st_size > _MOST_LIST:
-            raise SettingsError("the opt-out list is too large", where=str(path), remedy="64 MB is the limit")
+        if path.stat().st_size > _MAX_LIST_BYTES:
+            raise SettingsError(
+                f"the opt-out list is larger than {_MAX_LIST_BYTES >> 20} MiB",
+                where=str(path),
+                remedy="remove what is not a list of ids",
+            )
         raw = path.read_bytes()
     except OSError as error:
         raise SettingsError(
-            "the opt-out list cannot be read", where=str(path), remedy=error.strerror or "check the path"
+            f"the opt-out list cannot be read: {error.strerror or type(error).__name__}",
+            where=str(path),
+            remedy="check consent.opt_outs.file",
         ) from None
-    return _ids(raw, str(path))
+    return _parse_list(raw, str(path))
 
 
-def _web(file: SiteFile, part: OptOutsPart, url: str) -> Web:
-    return Web(url, ca=str(file.path(part.ca)) if part.ca else None)
+def _list_client(file: LoadedSiteConfig, section: OptOutsSection, url: str) -> FhirHttpClient:
+    return FhirHttpClient(url, ca_file=str(file.path(section.ca_file)) if section.ca_file else None)
 
 
-def _ids(raw: bytes, where: str) -> set[str]:
-    """The ids in a list: one in each line; what stands after a # is a remark."""
+def _parse_list(raw: bytes, where: str) -> set[str]:
+    """Parse an opt-out list to import, with one id per line and comments after #."""
     try:
         lines = [line.partition("#")[0].strip() for line in raw.decode("utf-8").splitlines()]
     except UnicodeDecodeError:
-        raise SettingsError("the opt-out list is not text", where=where, remedy="save it as UTF-8") from None
-    if strange := [number for number, line in enumerate(lines, 1) if not _is_id(line)]:
+        raise SettingsError("the opt-out list is not UTF-8", where=where, remedy="save it as UTF-8") from None
+    if invalid := [number for number, line in enumerate(lines, 1) if not _is_patient_id(line)]:
         raise SettingsError(
-            f"line {strange[0]} of the opt-out list is not the id of a Patient",
+            f"line {invalid[0]} of the opt-out list is not a Patient id",
             where=where,
-            remedy="write one id in each line, and nothing else",
+            remedy="write one Patient id per line",
         )
     return {line for line in lines if line}
 
 
-def _is_id(line: str) -> bool:
-    return len(line) <= 64 and all(letter.isalnum() or letter in "-." for letter in line)
+def _is_patient_id(line: str) -> bool:
+    return len(line) <= 64 and all(character.isalnum() or character in "-." for character in line)
 
 
-def _from_server(base: str, web: Web, when: datetime) -> set[str]:
-    """Those whose active Consents on a FHIR server say no to everything, or who have refused."""
-    found: set[str] = set()
+def _refusals_on_server(base: str, http_client: FhirHttpClient, timestamp: datetime) -> set[str]:
+    """Return the Patients to import as opt-outs: their Consents on a FHIR server refuse every use."""
+    patients: set[str] = set()
     url = f"{base}/Consent?scope=research&_count=200"
-    for _ in range(_MOST_PAGES):
-        page = document(web.ask(url, lambda: {"accept": FHIR_JSON[0]}), url)
-        found |= {reading for consent in _consents(page) if (reading := said_no(consent, when))}
+    for _ in range(_MAX_PAGES):
+        page = parse_response(http_client.request(url, lambda: {"accept": FHIR_JSON[0]}), url)
+        patients |= {
+            patient for consent in _consents(page) if (patient := refusing_patient(consent, timestamp))
+        }
         links = {link.get("relation"): link.get("url") for link in page.get("link", [])}
         if not links.get("next"):
-            return found
+            return patients
         url = urljoin(url, str(links["next"]))
-    raise Refused("the opt-out list has no end", where=base, remedy="ask whoever runs the server")
+    raise RefusedError(
+        f"the opt-out list has more than {_MAX_PAGES:,} pages",
+        where=base,
+        remedy="contact the operator of the server",
+    )

@@ -1,4 +1,4 @@
-"""Opening a site: its document, its keys, its source and its gate put together."""
+"""Builders of a site's components from its configuration: keys, source, consent gate, pipeline, release log."""
 
 from __future__ import annotations
 
@@ -7,222 +7,244 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
-from abaton.atomic_files import replacing, writing
+from abaton.atomic_files import atomic_write, map_os_errors
 from abaton.deid.mapping_table import MappingSink
 from abaton.deid.pseudonyms import check_key
-from abaton.deid.settings import Mechanism, Need
-from abaton.disclosure.release_log import Ledger
+from abaton.deid.settings import DataRequest, Mechanism
+from abaton.disclosure.release_log import ReleaseLog
 from abaton.errors import SettingsError
-from abaton.fhir.partial_dates import zone_of
-from abaton.governance import Registry, metadata, note_permit, state_ground
+from abaton.fhir.partial_dates import parse_time_zone
+from abaton.governance import ConsentRegistry, metadata, record_legal_basis, record_permit
 from abaton.records.export import pseudonyms_for
-from abaton.site.config import Kind
-from abaton.site.config_reader import SiteFile
+from abaton.site.config import SourceKind
+from abaton.site.config_reader import LoadedSiteConfig
 from abaton.site.consent_gate import (
     ConsentGate,
-    OptOuts,
+    OptOutGate,
     PermittedUse,
-    RegisteredConsents,
-    StatedGround,
-    subject_tag,
+    RegistryGate,
+    StatedLegalBasis,
+    subject_pseudonym,
 )
-from abaton.site.record_pipeline import Site
-from abaton.site.sources.base import FileSource, Source
-from abaton.site.sources.fhir_server.bulk_export import BulkSource, Wanted
-from abaton.site.sources.fhir_server.http_client import Web
-from abaton.site.sources.fhir_server.retry import Clock, Patience
-from abaton.site.sources.fhir_server.search import RestSource
-from abaton.site.sources.fhir_server.smart_auth import Tokens
-from abaton.site.sources.queries import queries, read_for, types_of
+from abaton.site.record_pipeline import SitePipeline
+from abaton.site.sources.base import FileSource, RecordSource
+from abaton.site.sources.fhir_server.bulk_export import BulkExportRequest, BulkExportSource
+from abaton.site.sources.fhir_server.http_client import FhirHttpClient
+from abaton.site.sources.fhir_server.retry import RetryClock, RetryPolicy
+from abaton.site.sources.fhir_server.search import SearchSource
+from abaton.site.sources.fhir_server.smart_auth import SmartTokens
+from abaton.site.sources.queries import build_fhir_queries, required_types, source_types
 from abaton.store import Database
 from abaton.study import Study
 
-Step = Callable[[str], None]
+ProgressCallback = Callable[[str], None]
 
 
-def open_site(
-    file: SiteFile,
+def build_site(
+    file: LoadedSiteConfig,
     study: Study,
     now: datetime,
     *,
     gate: ConsentGate | None = None,
     sink: MappingSink | None = None,
-    step: Step = lambda words: None,
-) -> Site:
-    """Put a site together for a study; whatever in its document is weaker than the study is refused.
+    on_progress: ProgressCallback = lambda text: None,
+) -> SitePipeline:
+    """Build the record pipeline of a site for a study; refuse settings that are weaker than the study's.
 
     Args:
-        file: The site's document.
+        file: The site configuration.
         study: The study.
-        now: The moment for which consents are asked and ages counted.
-        gate: Who knows the consents; by default what the document says.
-        sink: The mapping table; none for a check, which keeps nothing.
-        step: Told of progress, in words without content.
+        now: Time for consents and ages.
+        gate: Consent gate; by default that of the configuration.
+        sink: Mapping table; None for a preflight, which stores nothing.
+        on_progress: Called with texts that contain no data of records.
     """
-    file.against(study)
-    need = study.need(now.date())
-    names = pseudonyms_for(need, study_key(file, need), file.document.site.id, sink)
-    return Site(
-        file.document,
+    file.check_against(study)
+    request = study.data_request(now.date())
+    pseudonyms = pseudonyms_for(request, study_key(file, request), file.config.site.id, sink)
+    return SitePipeline(
+        file.config,
         study,
-        open_source(file, study, need, step),
-        gate or gate_of(file, study, now),
-        names,
+        open_source(file, study, request, on_progress),
+        gate or build_consent_gate(file, study, now),
+        pseudonyms,
         now,
     )
 
 
-def gate_of(file: SiteFile, study: Study, now: datetime | None = None) -> ConsentGate:
-    """The gate that the document names: the registry of consents, a data permit, or a stated ground.
+def build_consent_gate(file: LoadedSiteConfig, study: Study, now: datetime | None = None) -> ConsentGate:
+    """Build the configured consent gate: the registry of consents, a data permit, or a stated legal basis.
 
-    A permit and a ground are written into the audit chain before anything is used on them.
+    A permit or a legal basis is recorded in the audit log before any record is used.
     """
-    consent = file.document.consent
-    registry = open_registry(file, must_exist=consent.by_person)
-    key = tags_key(file) if file.document.keys.tags is not None else b""
-    if consent.by_person:
-        return RegisteredConsents(registry, key, study.study.id, study.hash)
-    out = OptOuts(registry, key, study.study.id, has_list=consent.opt_outs is not None) if key else None
-    when = now or datetime.now(UTC)
+    consent, study_id = file.config.consent, study.study.id
+    registry = open_registry(file, must_exist=consent.is_per_subject)
+    key = registry_key(file) if file.config.keys.registry is not None else b""
+    if consent.is_per_subject:
+        return RegistryGate(registry, key, study_id, study.hash)
+    opt_outs = OptOutGate(registry, key, study_id, has_list=consent.opt_outs is not None) if key else None
+    timestamp = now or datetime.now(UTC)
     if consent.permit is not None:
-        permit = consent.permit.plain()
-        held = note_permit(registry, study.study.id, study.study.purpose.value, permit, when)
-        return PermittedUse(permit, study.study.purpose.value, study.hash, held, out)
-    assert consent.ground is not None
-    site = file.document.site.id
-    return StatedGround(state_ground(registry, study.study.id, study.hash, site, consent.ground, when), out)
+        permit, purpose = consent.permit.to_permit(), study.study.purpose.value
+        basis = record_permit(registry, study_id, purpose, permit, timestamp)
+        return PermittedUse(permit, purpose, study.hash, basis, opt_outs)
+    assert consent.legal_basis is not None
+    site = file.config.site.id
+    basis = record_legal_basis(registry, study_id, study.hash, site, consent.legal_basis, timestamp)
+    return StatedLegalBasis(basis, opt_outs)
 
 
-def open_registry(file: SiteFile, *, must_exist: bool = False) -> Registry:
-    """The registry of a site: its consents, its opt-outs and its audit chain."""
-    named = file.document.consent.place
-    if "://" in named:
-        return Registry(Database(named, metadata))
-    place = file.path(named)
-    if must_exist and not place.is_file():
-        first = "run 'abaton site consents study.toml' first, or " if file.document.consent.forms else ""
+def open_registry(file: LoadedSiteConfig, *, must_exist: bool = False) -> ConsentRegistry:
+    """Build the registry of a site from its configuration: consents, opt-outs and the audit log."""
+    address = file.config.consent.registry_path
+    if "://" in address:
+        return ConsentRegistry(Database(address, metadata))
+    path = file.path(address)
+    if must_exist and not path.is_file():
+        hint = "run 'abaton site import-consents study.toml', or " if file.config.consent.forms else ""
         raise SettingsError(
-            "the registry of consents is not there",
-            where=str(place),
-            remedy=f"{first}correct consent.registry",
+            "the registry of consents does not exist",
+            where=str(path),
+            remedy=f"{hint}correct consent.registry",
         )
-    return Registry(Database(place, metadata))
+    return ConsentRegistry(Database(path, metadata))
 
 
-def tags_key(file: SiteFile) -> bytes:
-    """The key under which people are known in the registry."""
-    assert file.document.keys.tags is not None
-    return check_key(private_bytes(file.path(file.document.keys.tags)))
+def registry_key(file: LoadedSiteConfig) -> bytes:
+    """Return the key of the registry pseudonyms from the file in the site's configuration."""
+    assert file.config.keys.registry is not None
+    return check_key(read_private_file(file.path(file.config.keys.registry)))
 
 
-def study_key(file: SiteFile, need: Need) -> bytes:
-    """The study key from its file; an anonymising study draws one and forgets it."""
-    if need.deidentification.mechanism is Mechanism.ANONYMISE:
+def study_key(file: LoadedSiteConfig, request: DataRequest) -> bytes:
+    """Return the study key from the site's configured file; for an anonymising study, a random unstored key."""
+    if request.deidentification.mechanism is Mechanism.ANONYMISE:
         return secrets.token_bytes(32)
-    if file.document.keys.study is None:
+    if file.config.keys.study is None:
         raise SettingsError(
-            "the study pseudonymises and the site names no key",
+            "keys.study is missing, and the study pseudonymises",
             where=file.name,
-            remedy="make one with 'abaton records key study.key' and write study = 'study.key' under [keys]",
+            remedy="run 'abaton records key study.key' and add study = 'study.key' under [keys]",
         )
-    return check_key(private_bytes(file.path(file.document.keys.study)))
+    return check_key(read_private_file(file.path(file.config.keys.study)))
 
 
-def private_bytes(path: Path) -> bytes:
-    """The content of a key file that nobody else can read."""
+def read_private_file(path: Path) -> bytes:
+    """Return the content of a configured key file of the site; refuse one that other users can read."""
     try:
         if path.stat().st_mode & 0o077:
             raise SettingsError(
-                "others can read the key", where=str(path), remedy=f"run 'chmod 600 {path.name}'"
+                "other users can read the key", where=str(path), remedy=f"run 'chmod 600 {path.name}'"
             )
         return path.read_bytes()
     except OSError as error:
         raise SettingsError(
-            "the key cannot be read", where=str(path), remedy=error.strerror or "check the path"
+            f"the key cannot be read: {error.strerror or type(error).__name__}",
+            where=str(path),
+            remedy="check the path under [keys]",
         ) from None
 
 
 def open_source(
-    file: SiteFile,
+    file: LoadedSiteConfig,
     study: Study | None,
-    need: Need,
-    step: Step = lambda words: None,
-    clock: Clock | None = None,
-) -> Source:
-    """The source of records that the document names; a server is asked for what a study needs, the others need none."""
-    part = file.document.records
-    if part.kind in (Kind.DIRECTORY, Kind.NDJSON):
-        return FileSource([file.path(place) for place in part.paths], lines_only=part.kind is Kind.NDJSON)
-    if part.kind is Kind.CSV:
-        return _tables(file, study, need)
-    if part.kind is Kind.OMOP:
-        return _omop(file, study, need)
+    request: DataRequest,
+    on_progress: ProgressCallback = lambda text: None,
+    clock: RetryClock | None = None,
+) -> RecordSource:
+    """Build the configured record source of a site; a server requires a study, whose data are requested."""
+    section = file.config.records
+    if section.source in (SourceKind.DIRECTORY, SourceKind.NDJSON):
+        paths = [file.path(path) for path in section.paths]
+        return FileSource(paths, lines_only=section.source is SourceKind.NDJSON)
+    if section.source is SourceKind.CSV:
+        return _open_tables(file, study, request)
+    if section.source is SourceKind.OMOP:
+        return _open_omop(file, study, request)
     if study is None:
         raise SettingsError(
-            "a server is asked for what a study needs, and no study is named",
+            f"source = '{section.source.value}' requires a study",
             where=file.name,
             remedy="add --study study.toml",
         )
-    assert part.url is not None
-    patience = Patience(part.timeout, part.retries)
-    ca = str(file.path(part.ca)) if part.ca else None
-    web = Web(part.url, part.hosts, patience, ca, clock or Clock())
-    types = tuple(sorted(types_of(need, study.eligibility)))
-    tokens = Tokens(web, part.smart, file.path(part.smart.key), types) if part.smart else None
-    work = file.path(part.work)
-    if part.kind is Kind.BULK:
-        wanted = Wanted(part.level, part.group, types, part.since)
-        return BulkSource(web, tokens, wanted, work, wait=part.wait * 3600, step=step)
-    asked = queries(need, study.eligibility)
-    return RestSource(web, tokens, asked, work, page=part.page, step=lambda pages: step(f"page {pages}"))
+    assert section.url is not None
+    retry_policy = RetryPolicy(section.timeout, section.retries)
+    ca_file = str(file.path(section.ca_file)) if section.ca_file else None
+    http_client = FhirHttpClient(section.url, section.hosts, retry_policy, ca_file, clock or RetryClock())
+    types = tuple(sorted(required_types(request, study.eligibility)))
+    smart = section.smart
+    tokens = SmartTokens(http_client, smart, file.path(smart.key), types) if smart else None
+    work_dir = file.path(section.work_dir)
+    if section.source is SourceKind.BULK:
+        return BulkExportSource(
+            http_client,
+            tokens,
+            BulkExportRequest(section.export_level, section.group, types, section.since),
+            work_dir,
+            max_wait_seconds=section.max_wait_hours * 3600,
+            on_progress=on_progress,
+        )
+    return SearchSource(
+        http_client,
+        tokens,
+        build_fhir_queries(request, study.eligibility),
+        work_dir,
+        page_size=section.page_size,
+        on_progress=lambda pages: on_progress(f"page {pages}"),
+    )
 
 
-def _tables(file: SiteFile, study: Study | None, need: Need) -> Source:
-    """The tables of a site, by its mapping."""
+def _open_tables(file: LoadedSiteConfig, study: Study | None, request: DataRequest) -> RecordSource:
     from abaton.site.sources.tabular.mapping import TYPES, load_mapping
-    from abaton.site.sources.tabular.tabular_source import TableSource
+    from abaton.site.sources.tabular.tabular_source import TabularSource
 
-    part = file.document.records
-    assert part.mapping is not None
-    paths = [file.path(place) for place in part.paths]
-    types = read_for(need, study.eligibility if study else None, TYPES.values())
-    return TableSource(paths, load_mapping(file.path(part.mapping)), types)
+    section = file.config.records
+    assert section.mapping is not None
+    paths = [file.path(path) for path in section.paths]
+    types = source_types(request, study.eligibility if study else None, TYPES.values())
+    return TabularSource(paths, load_mapping(file.path(section.mapping)), types)
 
 
-def _omop(file: SiteFile, study: Study | None, need: Need) -> Source:
-    """The OMOP instance of a site: a database, or a folder of files."""
+def _open_omop(file: LoadedSiteConfig, study: Study | None, request: DataRequest) -> RecordSource:
     from abaton.site.sources.omop.omop_source import OmopSource
 
-    part, zone = file.document.records, zone_of(file.document.records.timezone)
-    assert zone is not None  # the document was checked
-    place: str | Path = file.path(part.paths[0]) if part.database is None else _from_here(file, part.database)
-    schemas = {"cdm": part.cdm or "", "vocabulary": part.vocabulary or ""}
-    return OmopSource(place, need, study.eligibility if study else None, zone, **schemas)
+    section, zone = file.config.records, parse_time_zone(file.config.records.timezone)
+    assert zone is not None  # the configuration was validated
+    return OmopSource(
+        file.path(section.paths[0])
+        if section.database is None
+        else _resolve_database_url(file, section.database),
+        request,
+        study.eligibility if study else None,
+        zone,
+        cdm_schema=section.cdm_schema or "",
+        vocabulary_schema=section.vocabulary_schema or "",
+    )
 
 
-def _from_here(file: SiteFile, address: str) -> str:
-    """The address of a database; a file in it is meant from the folder of the site's document."""
-    kind, sign, place = address.partition(":///")
-    if not sign or kind.split("+")[0] not in ("sqlite", "duckdb") or not place:
-        return address
-    return f"{kind}:///{file.path(place)}"
+def _resolve_database_url(file: LoadedSiteConfig, url: str) -> str:
+    """Return a site's database URL with the file path relative to the folder of the site's configuration."""
+    scheme, separator, path = url.partition(":///")
+    if not separator or scheme.split("+")[0] not in ("sqlite", "duckdb") or not path:
+        return url
+    return f"{scheme}:///{file.path(path)}"
 
 
-def open_ledger(file: SiteFile, floor: int) -> Ledger:
-    """The ledger of a site, beside its document; people are known by the site's tags, or under a key of its own."""
-    path, own = ledger_places(file)
-    key = tags_key(file) if file.document.keys.tags else _own_key(own)
-    return Ledger(path, lambda patient: subject_tag(key, patient), floor)
+def open_release_log(file: LoadedSiteConfig, min_cell_count: int) -> ReleaseLog:
+    """Build the release log of a site, with its registry key, or with a separate key if it has none."""
+    path, key_path = release_log_paths(file)
+    key = registry_key(file) if file.config.keys.registry else _load_or_create_key(key_path)
+    return ReleaseLog(path, lambda patient: subject_pseudonym(key, patient), min_cell_count)
 
 
-def ledger_places(file: SiteFile) -> tuple[Path, Path]:
-    """Where a site's ledger lies, and the key of its own that it has if the site has none for tags."""
-    name = file.document.site.id
-    return file.path(f"{name}.ledger"), file.path(f"{name}.ledger.key")
+def release_log_paths(file: LoadedSiteConfig) -> tuple[Path, Path]:
+    """Return the configured path of a site's release log, and of the key that is used without keys.registry."""
+    name = file.config.site.id
+    return file.path(f"{name}.releases"), file.path(f"{name}.releases.key")
 
 
-def _own_key(path: Path) -> bytes:
+def _load_or_create_key(path: Path) -> bytes:
     if not path.exists():
-        with writing(path.parent), replacing(path, mode=0o600) as begun:
-            begun.write_bytes(secrets.token_bytes(32))
-    return private_bytes(path)
+        with map_os_errors(path.parent), atomic_write(path, mode=0o600) as temporary_path:
+            temporary_path.write_bytes(secrets.token_bytes(32))
+    return read_private_file(path)

@@ -1,4 +1,4 @@
-"""What ``abaton site check`` tells: the funnel with its reasons, what was set aside, and remarks; never a value."""
+"""Preflight of a site (``abaton site check``): suppressed attrition with reasons, skipped records and remarks."""
 
 from __future__ import annotations
 
@@ -6,133 +6,136 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from abaton.disclosure.attrition import Stage
-from abaton.disclosure.suppression import Steps, masked
-from abaton.features import Finding, Reason, Report, data_quality
-from abaton.site.config_reader import smallest_count
-from abaton.site.record_pipeline import Site
-from abaton.site.sources.queries import types_of
+from abaton.disclosure.attrition import AttritionStage
+from abaton.disclosure.suppression import Steps, suppress_attrition
+from abaton.features import DataQualityIssue, DataQualityReport, MissingReason, data_quality
+from abaton.site.config_reader import min_cell_count
+from abaton.site.record_pipeline import SitePipeline
+from abaton.site.sources.base import TRUNCATED_FILE
+from abaton.site.sources.queries import required_types
 
-# These say how many people there are, which the funnel tells better: here they are told without a number.
-_PEOPLE = frozenset(
+# Counts of subjects are in the attrition, where they are suppressed consistently; these issues have no count.
+_SUBJECT_REASONS = frozenset(
     {
-        Reason.BEFORE,
-        Reason.CENSORED,
-        Reason.DROPPED,
-        Reason.EMPTY_COHORT,
-        Reason.NO_LABEL,
-        Reason.ONE_CLASS,
-        Reason.TOO_FEW,
+        MissingReason.BEFORE,
+        MissingReason.CENSORED,
+        MissingReason.DROPPED,
+        MissingReason.EMPTY_COHORT,
+        MissingReason.NO_LABEL,
+        MissingReason.ONE_CLASS,
+        MissingReason.TOO_FEW,
     }
 )
 
 
 @dataclass(frozen=True)
-class Check:
-    """The outcome of a check, masked: it can be shown to anybody at the site.
+class PreflightResult:
+    """Result of a preflight, with suppressed counts.
 
     Attributes:
-        steps: The funnel.
-        read: How many records of each type that the study needs were read, and of all others, masked.
-        set_aside: What could not be read or placed, masked, with places to look at.
-        left_out: Records that the site or the consent keeps back, masked.
-        remarks: What else there is to know.
-        floor: The smallest number that is told.
-        usable: Whether anybody reaches the last stage.
+        attrition: Subjects by stage, and reasons for exclusion.
+        records_read: Number of records by required resource type, and of all others.
+        skipped: Number of records that could not be read or assigned, by reason, with locations.
+        withheld: Number of records withheld by the site's rules or by consents, by reason.
+        remarks: Further findings in plain words.
+        min_cell_count: Minimum cell count.
+        may_participate: Whether any subject reaches the last stage.
     """
 
-    steps: Steps
-    read: dict[str, str]
-    set_aside: dict[str, tuple[str, tuple[str, ...]]]
-    left_out: dict[str, str]
+    attrition: Steps
+    records_read: dict[str, str]
+    skipped: dict[str, tuple[str, tuple[str, ...]]]
+    withheld: dict[str, str]
     remarks: tuple[str, ...]
-    floor: int
-    usable: bool
+    min_cell_count: int
+    may_participate: bool
 
-    def row(self) -> dict[str, Any]:
-        """The outcome in the form that is printed as JSON."""
+    def to_row(self) -> dict[str, Any]:
+        """Return the preflight result of a site as JSON values."""
         return {
-            "funnel": [
+            "attrition": [
                 {
                     "stage": step.stage.value,
                     "subjects": step.reached.text,
-                    "left_out": [
-                        {"reason": why, "subjects": cell.text} for why, cell in step.reasons.items()
+                    "excluded": [
+                        {"reason": reason, "subjects": count.text} for reason, count in step.reasons.items()
                     ],
                 }
-                for step in self.steps
+                for step in self.attrition
             ],
-            "records": self.read,
-            "set_aside": [
-                {"reason": why, "count": count, "places": list(places)}
-                for why, (count, places) in self.set_aside.items()
+            "records": self.records_read,
+            "skipped": [
+                {"reason": reason, "count": count, "locations": list(locations)}
+                for reason, (count, locations) in self.skipped.items()
             ],
-            "kept_back": self.left_out,
+            "withheld": self.withheld,
             "remarks": list(self.remarks),
-            "smallest_count": self.floor,
-            "usable": self.usable,
+            "min_cell_count": self.min_cell_count,
+            "may_participate": self.may_participate,
         }
 
 
-def check_site(site: Site) -> Check:
-    """Run a site's pipeline to its end, keep nothing, and tell how many people came how far.
-
-    Args:
-        site: The site, opened for a study.
-    """
+def check_site(site: SitePipeline) -> PreflightResult:
+    """Run a site's preflight: its pipeline to the end without storing records; return the counts."""
     if site.study.features is not None:
-        return checked(site, site.table().report)
-    for _ in site.kept():
+        return summarise_pipeline(site, site.table().report)
+    for _ in site.accepted_subjects():
         pass
-    return checked(site)
+    return summarise_pipeline(site)
 
 
-def checked(site: Site, report: Report | None = None) -> Check:
-    """What there is to tell of a site whose records have been read, and of the report on its table if one was made."""
-    usable = True
+def summarise_pipeline(site: SitePipeline, report: DataQualityReport | None = None) -> PreflightResult:
+    """Return the preflight result of a pipeline that has run: counts, and data quality if there is a table."""
+    may_participate = True
     remarks: tuple[str, ...] = ("the study has no features, so no rows are counted",)
     if report is not None:
-        usable, remarks = report.usable, tuple(dict.fromkeys(_told(each) for each in report.findings))
-    funnel, floor, faults = site.funnel, smallest_count(site.document, site.study), site.faults
-    assert funnel.adds_up
-    read, last = funnel.reached[Stage.READ], funnel.reached[funnel.stages[-1]]
-    aside = {
-        why: (data_quality.masked(count, floor), tuple(faults.places.get(why, ())))
-        for why, count in sorted(faults.reasons.items())
-    }
-    return Check(
-        masked(funnel, floor),
-        _read(site, floor),
-        aside,
-        {why: data_quality.masked(count, floor) for why, count in sorted(site.left_out.items())},
-        (*_on(site, read, last), *remarks, site.gate.words()),
-        floor,
-        usable and last > 0,
+        may_participate = report.is_sufficient
+        remarks = tuple(dict.fromkeys(_format_issue(issue) for issue in report.issues))
+    threshold = min_cell_count(site.config, site.study)
+    attrition, errors = site.attrition, site.errors
+    assert attrition.adds_up
+    read, last = attrition.reached[AttritionStage.READ], attrition.reached[attrition.stages[-1]]
+    return PreflightResult(
+        suppress_attrition(attrition, threshold),
+        _records_by_type(site, threshold),
+        {
+            reason: (data_quality.suppress_count(count, threshold), tuple(errors.locations.get(reason, ())))
+            for reason, count in sorted(errors.reasons.items())
+        },
+        {
+            reason: data_quality.suppress_count(count, threshold)
+            for reason, count in sorted(site.withheld.items())
+        },
+        (*_remarks(site, read, last), *remarks, site.gate.legal_basis_text()),
+        threshold,
+        may_participate and last > 0,
     )
 
 
-def _told(finding: Finding) -> str:
-    """What the site's records lack, in words; rows are counted, people are not."""
-    found = f" ({finding.system})" if finding.system else ""
-    number = "" if finding.reason in _PEOPLE else f", {finding.count}"
-    return f"{finding.about}: {finding.reason.value}{found}{number}; {finding.remedy}"
+def _format_issue(issue: DataQualityIssue) -> str:
+    """Return an issue of the preflight in plain words; row counts are included, subject counts are not."""
+    system = f" ({issue.system})" if issue.system else ""
+    count = "" if issue.reason in _SUBJECT_REASONS else f", {issue.count}"
+    return f"{issue.subject}: {issue.reason.value}{system}{count}; {issue.remedy}"
 
 
-def _read(site: Site, floor: int) -> dict[str, str]:
-    needed = sorted(types_of(site.need, site.study.eligibility))
-    found = {kind: data_quality.masked(site.read[kind], floor) for kind in needed}
-    others = sum(count for kind, count in site.read.items() if kind not in found)
-    return {**found, "other types, not needed": data_quality.masked(others, floor)} if others else found
+def _records_by_type(site: SitePipeline, threshold: int) -> dict[str, str]:
+    types = sorted(required_types(site.data_request, site.study.eligibility))
+    counts = {name: data_quality.suppress_count(site.records_read[name], threshold) for name in types}
+    others = sum(count for name, count in site.records_read.items() if name not in counts)
+    if others:
+        counts["other types, not required"] = data_quality.suppress_count(others, threshold)
+    return counts
 
 
-def _on(site: Site, read: int, last: int) -> Iterable[str]:
-    if not site.read:
+def _remarks(site: SitePipeline, read: int, last: int) -> Iterable[str]:
+    if not site.records_read:
         yield "no record was read: check [records]"
     elif not read:
-        yield "no Patient was read, so there is nobody: check that Patients are among the records"
+        yield "no Patient was read, so there are no subjects: add the Patients to the records"
     elif not last:
-        yield "nobody comes through: the reasons above say where people are lost"
-    if any("another system" in why for why in site.funnel.stopped.get(Stage.ELIGIBLE, ())):
-        yield "records are coded in another system than the study's: ask for those codes to be added to the study"
-    if any("half-written" in why or "gzip" in why for why in site.faults.reasons):
-        yield "a file was cut off, so people may be missing: export or copy it again"
+        yield "no subject reaches the last stage: see the reasons for exclusion"
+    if any("another system" in reason for reason in site.attrition.excluded.get(AttritionStage.ELIGIBLE, ())):
+        yield "records use another code system than the study: ask the centre to add their codes to the study"
+    if any(reason == TRUNCATED_FILE or "gzip" in reason for reason in site.errors.reasons):
+        yield "a file is incomplete, so subjects may be missing: export or copy it again"

@@ -1,10 +1,10 @@
-"""A site at work: read, eligible, consented, kept, as a stream that counts why people drop out.
+"""Record pipeline of a site: read, eligible, consented, retained, as a stream with attrition counts.
 
 Invariants:
-(1) nothing leaves the pipeline but :class:`~abaton.record_types.Deidentified` records, of consented subjects;
-(2) every subject that is read is counted at every stage it reaches, and once where it stops, with a reason;
+(1) the pipeline yields only :class:`~abaton.record_types.DeidentifiedRecord` of consented subjects;
+(2) a subject is counted at every stage that it reaches, and once with a reason where it is excluded;
 (3) memory is bounded by the records of one subject; temporary files are removed when the stream ends;
-(4) no reason and no count ever holds a value of a record.
+(4) reasons and counts contain no values of records.
 """
 
 from __future__ import annotations
@@ -19,203 +19,212 @@ from pathlib import Path
 from abaton.anonymity import AnonymitySettings
 from abaton.deid.deidentifier import Deidentifier
 from abaton.deid.pseudonyms import Pseudonyms
-from abaton.deid.settings import Need
-from abaton.deid.transform_counts import Tally
-from abaton.disclosure.attrition import Funnel, Stage
-from abaton.errors import Refused
-from abaton.features import Featurised, featurise_people
-from abaton.fhir.bundles import apart
-from abaton.record_types import Consented, Deidentified, Record
-from abaton.site.config import SiteDocument
-from abaton.site.config_reader import smallest_count, weaker
-from abaton.site.consent_gate import ConsentGate, Permission
-from abaton.site.sources.base import Faults, Source
-from abaton.site.sources.queries import types_of
-from abaton.site.subject_grouper import Grouping, Subject, together
-from abaton.study import Study, judge
+from abaton.deid.settings import DataRequest
+from abaton.deid.transform_counts import TransformCounts
+from abaton.disclosure.attrition import Attrition, AttritionStage
+from abaton.errors import RefusedError
+from abaton.features import FeatureResult, build_features_by_subject
+from abaton.fhir.bundles import split_deidentified_bundle
+from abaton.record_types import ConsentedRecord, DeidentifiedRecord, Record
+from abaton.site.config import SiteConfig
+from abaton.site.config_reader import min_cell_count, weaker_settings
+from abaton.site.consent_gate import ConsentGate, PermissionDecision
+from abaton.site.sources.base import RecordSource, SourceErrors
+from abaton.site.sources.queries import required_types
+from abaton.site.subject_grouper import SubjectGrouper, SubjectRecords, group_bundle
+from abaton.study import Study, evaluate_eligibility
 
-_TOO_LARGE = "has more records than limits.memory allows"
-_NOTHING = "has no record that the study needs"
+_TOO_MANY_RECORDS = "has more records than limits.memory_mib allows"
+_NO_RECORDS = "has no record that the study needs"
 
 
 @dataclass(frozen=True, slots=True)
-class KeptSubject:
-    """A consented subject's de-identified records.
+class AcceptedSubject:
+    """De-identified records of a consented subject.
 
-    ``subject`` is the Patient's id at the site, to ask for consent again at every round; it never leaves the
-    site. ``identity`` is the new one, under which the records speak of the person.
+    ``subject`` is the Patient id at the site, for consent checks in every round; it stays at the site. ``identity`` is
+    the pseudonym in the records.
     """
 
     subject: str
     identity: str
-    records: tuple[Deidentified, ...]
+    records: tuple[DeidentifiedRecord, ...]
 
     @property
     def key(self) -> str:
-        """How the records, and so the rows of views and tables, name the person."""
+        """Reference to a subject accepted by the record pipeline, in records and in rows of views."""
         return f"Patient/{self.identity}"
 
     def __repr__(self) -> str:
-        return f"KeptSubject({self.identity})"
+        return f"AcceptedSubject({self.identity})"
 
 
 @dataclass
-class Site:
-    """One site in one study.
+class SitePipeline:
+    """Record pipeline of one site for one study.
 
     Args:
-        document: What ``site.toml`` says.
+        config: The site configuration.
         study: The study.
-        source: Where the records come from.
-        gate: Who knows the consents.
-        names: The study's pseudonyms at this site.
-        now: The moment for which consents are asked and ages counted.
-        scratch: Where the temporary file is made.
+        source: The record source.
+        gate: The consent gate.
+        pseudonyms: The study's pseudonyms at this site.
+        now: Time for consents and ages.
+        temporary_folder: Folder of the temporary file; by default that of the system.
     """
 
-    document: SiteDocument
+    config: SiteConfig
     study: Study
-    source: Source
+    source: RecordSource
     gate: ConsentGate
-    names: Pseudonyms
+    pseudonyms: Pseudonyms
     now: datetime
-    scratch: Path | None = None
-    funnel: Funnel = field(default_factory=Funnel, init=False)
-    read: Counter[str] = field(default_factory=Counter, init=False)
-    left_out: Counter[str] = field(default_factory=Counter, init=False)
-    tally: Tally = field(default_factory=Tally, init=False)
-    refused: set[str] = field(default_factory=set, init=False, repr=False)
-    """Who was read and has not agreed, by the Patient's id; it never leaves the site."""
-    people: dict[str, str] = field(default_factory=dict, init=False, repr=False)
-    """Of everybody who was kept: how rows name them, and the Patient's id; it never leaves the site."""
+    temporary_folder: Path | None = None
+    attrition: Attrition = field(default_factory=Attrition, init=False)
+    records_read: Counter[str] = field(default_factory=Counter, init=False)
+    withheld: Counter[str] = field(default_factory=Counter, init=False)
+    transform_counts: TransformCounts = field(default_factory=TransformCounts, init=False)
+    without_consent: set[str] = field(default_factory=set, init=False, repr=False)
+    """Patient ids of subjects that were read but have not consented; stays at the site."""
+    patient_ids: dict[str, str] = field(default_factory=dict, init=False, repr=False)
+    """Patient ids of accepted subjects by their key in rows; stays at the site."""
 
     def __post_init__(self) -> None:
-        if found := next(weaker(self.document, self.study), None):
-            raise Refused(found[1], where="the site's rules", remedy=found[2])
+        if problem := next(weaker_settings(self.config, self.study), None):
+            _, what, remedy = problem
+            raise RefusedError(what, where="[rules] of the site", remedy=remedy)
 
     @property
-    def faults(self) -> Faults:
-        """What could not be read, or belongs to nobody."""
-        return self.source.faults
+    def errors(self) -> SourceErrors:
+        """Records that the site's record pipeline could not read or assign to a subject."""
+        return self.source.errors
 
     @property
-    def need(self) -> Need:
-        """What the study needs, today."""
-        return self.study.need(self.now.date())
+    def data_request(self) -> DataRequest:
+        """Data that the study needs at the time of the site's record pipeline."""
+        return self.study.data_request(self.now.date())
 
     @property
     def anonymity(self) -> AnonymitySettings | None:
-        """What is asked of the whole table: the study's settings, with the site's k where that is larger."""
-        asked = self.study.privacy.anonymity
-        return None if asked is None else replace(asked, k=max(asked.k, self.document.rules.k or 0))
+        """Anonymity settings of the site's record pipeline: the study's, with the site's k if that is larger."""
+        settings = self.study.privacy.anonymity
+        return None if settings is None else replace(settings, k=max(settings.k, self.config.rules.k or 0))
 
-    def kept(self) -> Iterator[KeptSubject]:
-        """Every subject that is read, eligible and consented, with what is kept of their records."""
-        self.funnel, self.read, self.left_out, self.tally = Funnel(), Counter(), Counter(), Tally()
-        self.faults.clear()
-        self.people, self.refused = {}, set()
-        cleaner = _Cleaner(self)
+    def accepted_subjects(self) -> Iterator[AcceptedSubject]:
+        """Run the record pipeline: yield each eligible, consented subject with its de-identified records."""
+        self.attrition, self.transform_counts = Attrition(), TransformCounts()
+        self.records_read, self.withheld = Counter(), Counter()
+        self.errors.clear()
+        self.patient_ids, self.without_consent = {}, set()
+        deidentify = _SubjectDeidentifier(self)
         for subject in self._subjects():
-            self.funnel.reach(Stage.READ)
-            if reason := self._not_eligible(subject):
-                self.funnel.stop(Stage.ELIGIBLE, reason)
+            self.attrition.count_subject(AttritionStage.READ)
+            if reason := self._ineligibility_reason(subject):
+                self.attrition.exclude_subject(AttritionStage.ELIGIBLE, reason)
                 continue
-            self.funnel.reach(Stage.ELIGIBLE)
-            permission = self.gate(subject.id, self.now, kinds=cleaner.kinds(subject))
+            self.attrition.count_subject(AttritionStage.ELIGIBLE)
+            permission = self.gate(subject.id, self.now, resource_types=deidentify.released_types(subject))
             if not permission.allowed:
-                self.funnel.stop(Stage.CONSENTED, permission.reason)
-                self.refused.add(subject.id)
+                self.attrition.exclude_subject(AttritionStage.CONSENTED, permission.reason)
+                self.without_consent.add(subject.id)
                 continue
-            self.funnel.reach(Stage.CONSENTED)
+            self.attrition.count_subject(AttritionStage.CONSENTED)
             try:
-                records = cleaner(subject, permission)
-            except Refused as error:
-                self.funnel.stop(Stage.KEPT, f"refused: {error.what}")
+                records = deidentify(subject, permission)
+            except RefusedError as error:
+                self.attrition.exclude_subject(AttritionStage.RETAINED, f"refused: {error.what}")
                 continue
             if not records:
-                self.funnel.stop(Stage.KEPT, _NOTHING)
+                self.attrition.exclude_subject(AttritionStage.RETAINED, _NO_RECORDS)
                 continue
-            self.funnel.reach(Stage.KEPT)
-            kept = KeptSubject(subject.id, self.names.identity("Patient", subject.id), records)
-            self.people[kept.key] = subject.id
-            yield kept
-        self.tally = cleaner.tally()
+            self.attrition.count_subject(AttritionStage.RETAINED)
+            accepted = AcceptedSubject(subject.id, self.pseudonyms.identity("Patient", subject.id), records)
+            self.patient_ids[accepted.key] = subject.id
+            yield accepted
+        self.transform_counts = deidentify.transform_counts()
 
-    def records(self) -> Iterator[Deidentified]:
-        """All records that are kept, subject by subject."""
-        for subject in self.kept():
+    def records(self) -> Iterator[DeidentifiedRecord]:
+        """Yield the de-identified records of all subjects accepted by the site's record pipeline."""
+        for subject in self.accepted_subjects():
             yield from subject.records
 
-    def table(self) -> Featurised:
-        """The study's table of this site: one row for every kept subject that has what the study needs.
+    def table(self) -> FeatureResult:
+        """Return the feature table of the site's record pipeline: a row per accepted subject with required data.
 
         Raises:
             SettingsError: The study has no features.
-            Refused: A view makes rows of people who are not kept, such as the holder of somebody's insurance.
+            RefusedError: A view gives rows of persons who are not accepted, such as the holder of an insurance.
         """
-        plan = self.study.plan().model_copy(update={"floor": smallest_count(self.document, self.study)})
-        made = featurise_people(plan, (subject.records for subject in self.kept()))
-        named = set(made.table.subjects) if made.table is not None else set()
-        if named - self.people.keys() or made.rows + made.lost.total() > len(self.people):
-            raise Refused(
-                "a view of the study makes rows of people who have not agreed",
+        threshold = min_cell_count(self.config, self.study)
+        spec = self.study.feature_spec().model_copy(update={"min_cell_count": threshold})
+        features = build_features_by_subject(spec, (subject.records for subject in self.accepted_subjects()))
+        subjects = set(features.table.subjects) if features.table is not None else set()
+        if subjects - self.patient_ids.keys() or features.rows + features.excluded.total() > len(
+            self.patient_ids
+        ):
+            raise RefusedError(
+                "a view of the study gives rows of persons who have not consented",
                 where="[[views]]",
-                remedy="let the column 'subject' be the person that a record is about",
+                remedy="let the column 'subject' refer to the subject of the record",
             )
-        self.funnel = self.funnel.with_rows(made.rows, made.lost)
-        return made
+        self.attrition = self.attrition.with_rows(features.rows, features.excluded)
+        return features
 
-    def _subjects(self) -> Iterator[Subject]:
-        wanted = types_of(self.need, self.study.eligibility)
-        if self.source.by_subject:
+    def _subjects(self) -> Iterator[SubjectRecords]:
+        types, memory_mib = (
+            required_types(self.data_request, self.study.eligibility),
+            self.config.limits.memory_mib,
+        )
+        if self.source.is_grouped:
             for record in self.source.records():
-                yield together(record, wanted, self.read, self.document.limits.memory)
-            self.source.close()
-            return
-        with closing(Grouping(wanted, self.faults, self.scratch, self.document.limits.memory)) as grouping:
-            for record in self.source.records():
-                grouping.add(record)
-            self.read = grouping.read
-            yield from grouping.subjects()
+                yield group_bundle(record, types, self.records_read, memory_mib)
+        else:
+            with closing(SubjectGrouper(types, self.errors, self.temporary_folder, memory_mib)) as grouper:
+                for record in self.source.records():
+                    grouper.add(record)
+                self.records_read = grouper.records_read
+                yield from grouper.subjects()
         self.source.close()
 
-    def _not_eligible(self, subject: Subject) -> str:
-        if subject.too_large:
-            return _TOO_LARGE
+    def _ineligibility_reason(self, subject: SubjectRecords) -> str:
+        if subject.is_too_large:
+            return _TOO_MANY_RECORDS
         contents = [record.content for record in subject.records]
-        reasons = judge(self.study.eligibility, contents, self.now.date()).reasons
+        reasons = evaluate_eligibility(self.study.eligibility, contents, self.now.date()).reasons
         return reasons[0] if reasons else ""
 
 
-class _Cleaner:
-    """From a consented subject's records to de-identified ones: the study's rules first, then the site's."""
+class _SubjectDeidentifier:
+    """De-identification of the records of consented subjects: the study's rules, then the site's."""
 
-    def __init__(self, site: Site) -> None:
-        rules, need = site.document.rules, site.need
-        self._site, self._leaving = site, need.types | {"Patient"}
-        self._first = Deidentifier(need, site.names, year=site.now.year)
-        extra = tuple(rule.plain() for rule in rules.deidentification)
-        coarser = rules.dates if rules.dates is not need.deidentification.dates else None
-        self._second = self._first.stricter(extra, coarser) if extra or coarser else None
-        self.tally = self._first.tally
+    def __init__(self, site: SitePipeline) -> None:
+        rules, request = site.config.rules, site.data_request
+        self._site, self._required_types = site, request.types | {"Patient"}
+        self._study_rules = Deidentifier(request, site.pseudonyms, year=site.now.year)
+        extra = tuple(rule.to_rule() for rule in rules.deidentification)
+        dates = rules.dates if rules.dates is not request.deidentification.dates else None
+        self._site_rules = self._study_rules.with_extra_rules(extra, dates) if extra or dates else None
+        self.transform_counts = self._study_rules.take_counts
 
-    def kinds(self, subject: Subject) -> frozenset[str]:
-        """The types of a subject's records that would leave."""
-        return self._leaving & {record.type for record in subject.records}
+    def released_types(self, subject: SubjectRecords) -> frozenset[str]:
+        """Return the types of a subject's records that would pass the site's record pipeline."""
+        return self._required_types & {record.type for record in subject.records}
 
-    def __call__(self, subject: Subject, permission: Permission) -> tuple[Deidentified, ...]:
-        """What is kept of a subject: neither what the site never gives, nor what the consent leaves out."""
-        held_back = dict.fromkeys(permission.without, "not covered by the consent")
-        held_back |= dict.fromkeys(self._site.document.rules.never, "the site never gives this type")
+    def __call__(
+        self, subject: SubjectRecords, permission: PermissionDecision
+    ) -> tuple[DeidentifiedRecord, ...]:
+        """De-identify a subject's records in the pipeline, without types that site or consent excludes."""
+        reasons = dict.fromkeys(permission.uncovered_types, "not covered by the consent")
+        reasons |= dict.fromkeys(self._site.config.rules.excluded_types, "excluded by the site")
         entries = []
         for url, record in subject.entries:
-            if record.type in held_back and record.type in self._leaving:
-                self._site.left_out[f"{record.type}: {held_back[record.type]}"] += 1
+            if record.type in reasons and record.type in self._required_types:
+                self._site.withheld[f"{record.type}: {reasons[record.type]}"] += 1
             else:
                 entries.append({"resource": record.content, **({"fullUrl": url} if url else {})})
         bundle = Record({"resourceType": "Bundle", "type": "collection", "entry": entries})
-        assert permission.ground is not None  # whoever says yes says why
-        made = self._first(Consented(bundle, permission.ground))
-        if made is not None and self._second is not None:
-            made = self._second(made)
-        return () if made is None else tuple(apart(made))
+        assert permission.legal_basis is not None  # a permission always has a legal basis
+        deidentified = self._study_rules(ConsentedRecord(bundle, permission.legal_basis))
+        if deidentified is not None and self._site_rules is not None:
+            deidentified = self._site_rules(deidentified)
+        return () if deidentified is None else tuple(split_deidentified_bundle(deidentified))

@@ -1,4 +1,4 @@
-"""What a source holds, and what a study would find in it: inputs that are filled, from which codes, what is missing."""
+"""Profile of a record source, and how well it covers the inputs and the outcome of a study."""
 
 from __future__ import annotations
 
@@ -9,348 +9,392 @@ from difflib import SequenceMatcher
 from pathlib import Path
 from typing import Any
 
-from abaton.deid.settings import Need, Want
+from abaton.deid.settings import DataRequest, DataRequirement
 from abaton.errors import SettingsError
-from abaton.features.data_quality import known_system, masked
-from abaton.features.specification import Category, FollowUp, Input, Kind, Label, Source, Where, means
+from abaton.features.data_quality import releasable_system, suppress_count
+from abaton.features.specification import (
+    Category,
+    FollowUpSpec,
+    InputKind,
+    InputSpec,
+    LabelSpec,
+    RowFilter,
+    ViewColumn,
+    matches_code,
+)
 from abaton.fhir.ucum import convertible
-from abaton.records.profile import Code, Inventory, Line, told_parts
+from abaton.records.profile import Code, ProfileEntry, RecordProfile, suppress_parts
 from abaton.site.config_reader import load_site
 from abaton.site.factory import open_source
-from abaton.site.sources.base import FileSource
-from abaton.site.sources.base import Source as RecordSource
-from abaton.study import Study, Term
+from abaton.site.sources.base import FileSource, RecordSource
+from abaton.study import Coding, Study
 from abaton.study.shorthand import SYSTEMS
-from abaton.study.shorthand.codes import Common, common
+from abaton.study.shorthand.codes import CommonInput, common_inputs
 
-_EVERY = 1000  # records between two reports of progress
-_NEAR, _MOST_NEAR = 0.6, 3
-_NAMES = {system: name for name, system in SYSTEMS.items()}
-_ALIKE = 3  # signs: codes of ICD and ATC that begin with as many are of one family
-_FAMILIES = ("icd10", "icd10cm", "icd10gm", "icd9cm", "atc")
+_PROGRESS_EVERY = 1000  # records
+_MIN_SIMILARITY, _MAX_SUGGESTIONS = 0.6, 3
+_SYSTEM_NAMES = {system: name for name, system in SYSTEMS.items()}
+_FAMILY_PREFIX_LENGTH = (
+    3  # characters; ICD and ATC codes with a common prefix of this length are of one family
+)
+_HIERARCHICAL_SYSTEMS = ("icd10", "icd10cm", "icd10gm", "icd9cm", "atc")
+Source = ViewColumn | FollowUpSpec
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """A code that was found: how it is called, and how often it is there."""
+class ProfiledCode:
+    """Code of a source with the number of its records, by unit and by coded value."""
 
     code: str
     records: str
     units: tuple[tuple[str, str, bool], ...] = ()
-    answers: tuple[tuple[str, str, str], ...] = ()
+    coded_values: tuple[tuple[str, str, str], ...] = ()
 
-    def row(self) -> dict[str, Any]:
-        """As plain values."""
-        units = [{"unit": unit, "records": n, "converts": yes} for unit, n, yes in self.units]
-        answers = [{"answer": code, "records": n, "category": name} for code, n, name in self.answers]
-        return {"code": self.code, "records": self.records, "units": units, "answers": answers}
+    @property
+    def is_convertible(self) -> bool:
+        """Whether a unit of the source's code can be converted to the study's; true without units."""
+        return not self.units or any(is_convertible for *_, is_convertible in self.units)
 
-
-def _usable(found: Found) -> bool:
-    """Whether a number could become what the study asks for; whatever has no unit can."""
-    return not found.units or any(converts for *_, converts in found.units)
+    def to_row(self) -> dict[str, Any]:
+        """Return a code of the source profile as JSON values."""
+        units = [
+            {"unit": unit, "records": records, "is_convertible": is_convertible}
+            for unit, records, is_convertible in self.units
+        ]
+        coded_values = [
+            {"code": code, "records": records, "category": category}
+            for code, records, category in self.coded_values
+        ]
+        return {"code": self.code, "records": self.records, "units": units, "coded_values": coded_values}
 
 
 @dataclass(frozen=True, slots=True)
-class Filling:
-    """One part of a study: what it looks for, what was found, what is missing, and what is nearest to it."""
+class InputCoverage:
+    """Coverage of one input, outcome, index date or follow-up of a study by a source."""
 
     name: str
-    part: str
-    looks_for: str
-    found: tuple[Found, ...]
+    role: str
+    required_codes: str
+    codes: tuple[ProfiledCode, ...]
     missing: tuple[str, ...] = ()
-    nearest: tuple[tuple[str, str], ...] = ()
+    closest_codes: tuple[tuple[str, str], ...] = ()
 
     @property
     def state(self) -> str:
-        """Whether the part would be filled."""
-        if not any(_usable(each) for each in self.found):
+        """Coverage of a study's input by the source: ``filled``, ``partly`` or ``empty``."""
+        if not any(code.is_convertible for code in self.codes):
             return "empty"
         return "partly" if self.missing else "filled"
 
-    def row(self) -> dict[str, Any]:
-        """As plain values."""
-        near = [{"code": code, "records": records} for code, records in self.nearest]
-        head = {"name": self.name, "part": self.part, "state": self.state, "looks_for": self.looks_for}
-        found = [each.row() for each in self.found]
-        return {**head, "found": found, "missing": [*self.missing], "nearest": near}
-
-
-@dataclass(frozen=True, slots=True)
-class SourceInventory:
-    """An inventory of a source with what could not be read, and what a study would find in it."""
-
-    inventory: Inventory
-    set_aside: dict[str, str]
-    study: str = ""
-    fillings: tuple[Filling, ...] = field(default=())
-
-    def row(self) -> dict[str, Any]:
-        """As plain values, masked."""
-        made = self.inventory
-        lines = [
-            _row(made, kind, code, line) for (kind, code), line in _ordered(made) if made.shown(kind, code)
-        ]
+    def to_row(self) -> dict[str, Any]:
+        """Return the source's coverage of a study's input as JSON values."""
         return {
-            "floor": made.floor,
-            "records": made.told_types(),
-            "codes": lines,
-            "hidden": len(made.lines) - len(lines),
-            "beyond": sum(made.beyond.values()),
-            "set_aside": self.set_aside,
-            **({"study": self.study, "inputs": [each.row() for each in self.fillings]} if self.study else {}),
+            "name": self.name,
+            "role": self.role,
+            "state": self.state,
+            "required_codes": self.required_codes,
+            "codes": [code.to_row() for code in self.codes],
+            "missing": [*self.missing],
+            "closest_codes": [{"code": code, "records": records} for code, records in self.closest_codes],
         }
 
 
-def opened_source(place: Path, study: Study | None, need: Need | None) -> RecordSource:
-    """The records of a file, a folder, or whatever a site's document names."""
-    if place.suffix != ".toml":
-        _not_tables(place)
-        return FileSource([place])
-    return open_source(load_site(place), study, need or Need("inventory"))
+@dataclass(frozen=True, slots=True)
+class SourceProfile:
+    """Profile of a source, its skipped records by reason, and its coverage of a study."""
+
+    profile: RecordProfile
+    skipped: dict[str, str]
+    study: str = ""
+    coverage: tuple[InputCoverage, ...] = field(default=())
+
+    def to_row(self) -> dict[str, Any]:
+        """Return the source profile as JSON values with suppressed counts."""
+        profile = self.profile
+        codes = [
+            _entry_row(profile, resource_type, code, entry)
+            for (resource_type, code), entry in _sorted_entries(profile)
+            if profile.is_releasable(resource_type, code)
+        ]
+        inputs = {"study": self.study, "inputs": [coverage.to_row() for coverage in self.coverage]}
+        return {
+            "min_cell_count": profile.min_cell_count,
+            "records": profile.released_types(),
+            "codes": codes,
+            "suppressed_codes": len(profile.entries) - len(codes),
+            "uncounted_records": sum(profile.uncounted.values()),
+            "skipped": self.skipped,
+            **(inputs if self.study else {}),
+        }
 
 
-def _not_tables(place: Path) -> None:
-    """Tables say nothing of themselves: a site's document says what they are."""
-    files = [place] if place.is_file() else list(place.iterdir()) if place.is_dir() else []
-    ends = {end for path in files if path.is_file() for end in path.suffixes[-2:]}
-    if ends & {".csv", ".tsv", ".parquet"} and not ends & {".json", ".ndjson"}:
+def profile_source(
+    path: Path,
+    study: Study | None = None,
+    request: DataRequest | None = None,
+    *,
+    min_cell_count: int = 5,
+    on_progress: Callable[[int], None] = lambda count: None,
+) -> SourceProfile:
+    """Read a record source once and return its profile and its coverage of a study.
+
+    Args:
+        path: A file, a folder, or a ``site.toml``.
+        study: Study to compare with.
+        request: Data that the study needs; a server is queried for these resource types without filters.
+        min_cell_count: Minimum cell count.
+        on_progress: Called with the number of documents read.
+    """
+    unfiltered = (
+        replace(request, requirements=tuple(map(DataRequirement, sorted(request.types))))
+        if request is not None
+        else None
+    )
+    profile = RecordProfile(min_cell_count)
+    with closing(open_records(path, study, unfiltered)) as source:
+        for number, record in enumerate(source.records(), 1):
+            profile.add(record.content)
+            if number % _PROGRESS_EVERY == 0:
+                on_progress(number)
+        skipped = {
+            reason: suppress_count(count, min_cell_count) for reason, count in source.errors.reasons.items()
+        }
+    coverage = tuple(_input_coverages(profile, study)) if study is not None else ()
+    return SourceProfile(profile, skipped, study.study.title if study else "", coverage)
+
+
+def open_records(path: Path, study: Study | None, request: DataRequest | None) -> RecordSource:
+    """Open the records to profile: a file, a folder, or the source of a site configuration."""
+    if path.suffix != ".toml":
+        _refuse_tables(path)
+        return FileSource([path])
+    return open_source(load_site(path), study, request or DataRequest("profile"))
+
+
+def _refuse_tables(path: Path) -> None:
+    """Refuse to profile tables as a record source; they need a site configuration with a mapping."""
+    files = [path] if path.is_file() else list(path.iterdir()) if path.is_dir() else []
+    suffixes = {suffix for file in files if file.is_file() for suffix in file.suffixes[-2:]}
+    if suffixes & {".csv", ".tsv", ".parquet"} and not suffixes & {".json", ".ndjson"}:
         raise SettingsError(
-            "these are tables, and no FHIR records",
-            where=str(place),
-            remedy="write what they are with abaton site new --kind csv or omop, and give its site.toml",
+            "the files are tables and not FHIR records",
+            where=str(path),
+            remedy="run 'abaton site new --source csv' or '--source omop', and use its site.toml",
         )
 
 
-def take_inventory(
-    place: Path,
-    study: Study | None = None,
-    need: Need | None = None,
-    *,
-    floor: int = 5,
-    step: Callable[[int], None] = lambda count: None,
-) -> SourceInventory:
-    """Read a source once and count what is in it.
+def _sorted_entries(profile: RecordProfile) -> list[tuple[tuple[str, Code], ProfileEntry]]:
+    """Return the entries of a source profile by type and frequency; suppressed counts do not affect the order."""
 
-    Args:
-        place: A file, a folder, or a ``site.toml``.
-        study: What to compare it with.
-        need: What the study may know; the source is asked for its resource types, whatever their codes.
-        floor: The smallest number of people that may be told.
-        step: Told how many documents have been read.
-    """
-    asked = replace(need, wants=tuple(map(Want, sorted(need.types)))) if need is not None else None
-    made = Inventory(floor)
-    with closing(opened_source(place, study, asked)) as source:
-        for number, record in enumerate(source.records(), 1):
-            made.note(record.content)
-            if number % _EVERY == 0:
-                step(number)
-        aside = {why: masked(count, floor) for why, count in source.faults.reasons.items()}
-    fillings = tuple(_fillings(made, study)) if study is not None else ()
-    return SourceInventory(made, aside, study.study.title if study else "", fillings)
+    def sort_key(item: tuple[tuple[str, Code], ProfileEntry]) -> tuple[str, int, Code]:
+        (resource_type, code), entry = item
+        return resource_type, -entry.records if len(entry.subjects) >= profile.min_cell_count else 0, code
+
+    return sorted(profile.entries.items(), key=sort_key)
 
 
-def _ordered(made: Inventory) -> list[tuple[tuple[str, Code], Line]]:
-    """By type, the most frequent first; the order of what few people have tells nothing."""
-
-    def place(item: tuple[tuple[str, Code], Line]) -> tuple[str, int, Code]:
-        (kind, code), line = item
-        return kind, -line.records if len(line.people) >= made.floor else 0, code
-
-    return sorted(made.lines.items(), key=place)
-
-
-def _row(made: Inventory, kind: str, code: Code, line: Line) -> dict[str, Any]:
-    floor, span = made.floor, line.span(made.floor)
+def _entry_row(profile: RecordProfile, resource_type: str, code: Code, entry: ProfileEntry) -> dict[str, Any]:
+    threshold = profile.min_cell_count
+    common = _common_input(code)
     return {
-        "type": kind,
-        "code": _called(kind, code),
-        "label": _label(code),
-        "records": line.told(floor),
-        "years": list(span) if span else [],
-        "units": dict(sorted(told_parts(line.units, floor).items())),
-        "answers": {_named(each): records for each, records in _answers(line, floor)},
-        "other_values": dict(sorted(told_parts(line.forms, floor).items())),
+        "type": resource_type,
+        "code": _entry_name(resource_type, code),
+        "label": common.label if common is not None else "",
+        "records": entry.released(threshold),
+        "years": list(entry.year_range(threshold) or ()),
+        "units": dict(sorted(suppress_parts(entry.units, threshold).items())),
+        "coded_values": {
+            _format_code(value): records for value, records in _released_values(entry, threshold)
+        },
+        "other_values": dict(sorted(suppress_parts(entry.value_types, threshold).items())),
     }
 
 
-def _named(code: Code) -> str:
-    """A code with the short name of its system, or the system's address.
+def _format_code(code: Code) -> str:
+    """Return a code of the source profile with the short name of its system, or with the system's URL.
 
-    >>> _named(("http://loinc.org", "8480-6")), _named(("", ""))
+    >>> _format_code(("http://loinc.org", "8480-6")), _format_code(("", ""))
     ('loinc 8480-6', 'no code')
     """
     system, text = code
-    return f"{_NAMES.get(system, system)} {text}".strip() or "no code"
+    return f"{_SYSTEM_NAMES.get(system, system)} {text}".strip() or "no code"
 
 
-def _called(kind: str, code: Code) -> str:
-    return "every Patient" if kind == "Patient" and not code[1] else _named(code)
+def _entry_name(resource_type: str, code: Code) -> str:
+    return "every Patient" if resource_type == "Patient" and not code[1] else _format_code(code)
 
 
-def _answers(line: Line, floor: int) -> Iterator[tuple[Code, str]]:
-    """The answers that may be told, most frequent first: public codes, and any that enough people gave."""
-    told = told_parts(line.answers, floor)
-    for each, count in sorted(line.answers.items(), key=lambda item: (-item[1].records, item[0])):
-        if not each[0] or known_system(each[0]) == each[0] or len(count.people) >= floor:
-            yield each, told[each]
+def _released_values(entry: ProfileEntry, min_cell_count: int) -> Iterator[tuple[Code, str]]:
+    """Yield coded values of a source profile by frequency: public codes, and codes that enough subjects have."""
+    released = suppress_parts(entry.coded_values, min_cell_count)
+    for code, count in sorted(entry.coded_values.items(), key=lambda item: (-item[1].records, item[0])):
+        if not code[0] or releasable_system(code[0]) == code[0] or len(count.subjects) >= min_cell_count:
+            yield code, released[code]
 
 
-def _label(code: Code) -> str:
-    each = _entry(code)
-    return each.label if each is not None else ""
-
-
-def _entry(code: Code) -> Common | None:
-    """The entry of the list of common codes that a code belongs to."""
-    name = _NAMES.get(code[0])
-    if name is None:
+def _common_input(code: Code) -> CommonInput | None:
+    """Return the entry of the list of common inputs that contains a code of the source profile."""
+    system = _SYSTEM_NAMES.get(code[0])
+    if system is None:
         return None
-    for each in common():
-        told = each.line.get(name, ())
-        for text in [told] if isinstance(told, str) else told:
+    for common in common_inputs():
+        codes = common.shorthand.get(system, ())
+        for text in [codes] if isinstance(codes, str) else codes:
             if text == code[1] or (text.endswith("*") and code[1].startswith(text[:-1])):
-                return each
+                return common
     return None
 
 
-def _fillings(made: Inventory, study: Study) -> Iterator[Filling]:
+def _input_coverages(profile: RecordProfile, study: Study) -> Iterator[InputCoverage]:
     features = study.features
     if features is None:
         return
     resources = {view.name: view.resource for view in study.views}
-    parts: list[tuple[str, str, Source | FollowUp]] = [(each.name, "input", each) for each in features.inputs]
-    parts.append((features.label.name, "outcome", features.label))
-    if features.index is not None:
-        parts.append(("index date", "index", features.index))
+    roles: list[tuple[str, str, Source]] = [(spec.name, "input", spec) for spec in features.inputs]
+    roles.append((features.label.name, "outcome", features.label))
+    if features.index_date is not None:
+        roles.append(("index date", "index", features.index_date))
     if features.label.follow_up is not None:
-        parts.append(("follow-up", "follow-up", features.label.follow_up))
-    for name, part, source in parts:
+        roles.append(("follow-up", "follow-up", features.label.follow_up))
+    for name, role, source in roles:
         if source.view in resources:
-            counted = features.index is not None and source.when is not None
-            own = isinstance(source, Input) and source.kind is Kind.AGE
-            dates = counted or own or part in ("index", "follow-up")
-            yield _filling(made, name, part, source, resources[source.view], dates=dates)
+            is_relative = features.index_date is not None and source.date_column is not None
+            is_age = isinstance(source, InputSpec) and source.kind is InputKind.AGE
+            needs_dates = is_relative or is_age or role in ("index", "follow-up")
+            yield _input_coverage(
+                profile, name, role, source, resources[source.view], needs_dates=needs_dates
+            )
 
 
-def _filling(
-    made: Inventory, name: str, part: str, source: Source | FollowUp, kind: str, *, dates: bool
-) -> Filling:
-    lines = {
-        code: (place, line)
-        for (place, code), line in _ordered(made)
-        if place in (kind, f"{kind}.component") and (kind != "Patient" or not code[1])
+def _input_coverage(
+    profile: RecordProfile, name: str, role: str, source: Source, resource_type: str, *, needs_dates: bool
+) -> InputCoverage:
+    entries = {
+        code: (entry_type, entry)
+        for (entry_type, code), entry in _sorted_entries(profile)
+        if entry_type in (resource_type, f"{resource_type}.component")
+        and (resource_type != "Patient" or not code[1])
     }
     where = source.where
-    chosen = {code: each for code, each in lines.items() if where is None or _means(where, code)}
-    found = tuple(
-        _found(made, place, code, line, source)
-        for code, (place, line) in chosen.items()
-        if made.shown(place, code)
+    matches = {code: item for code, item in entries.items() if where is None or _matches_filter(where, code)}
+    codes = tuple(
+        _profiled_code(profile, entry_type, code, entry, source)
+        for code, (entry_type, entry) in matches.items()
+        if profile.is_releasable(entry_type, code)
     )
-    dateless = dates and not any(line.years for _, line in chosen.values())
-    missing = tuple(_missing(found, source, kind, dateless=dateless))
-    others = {code: each for code, each in lines.items() if code not in chosen and made.shown(each[0], code)}
-    near = tuple(_nearest(made, name, where, others)) if where is not None and not found else ()
-    return Filling(name, part, f"{kind}: {_wanted(where)}", found, missing, near)
+    lacks_dates = needs_dates and not any(entry.years for _, entry in matches.values())
+    missing = tuple(_missing_items(codes, source, resource_type, lacks_dates=lacks_dates))
+    others = {
+        code: entry
+        for code, (entry_type, entry) in entries.items()
+        if code not in matches and profile.is_releasable(entry_type, code)
+    }
+    closest = tuple(_closest_codes(profile, name, where, others)) if where is not None and not codes else ()
+    return InputCoverage(name, role, f"{resource_type}: {_format_filter(where)}", codes, missing, closest)
 
 
-def _means(where: Where, code: Code) -> bool:
-    return means(where, code[0] if where.system_column is not None else None, code[1])
+def _matches_filter(where: RowFilter, code: Code) -> bool:
+    return matches_code(where, code[0] if where.system_column is not None else None, code[1])
 
 
-def _wanted(where: Where | None) -> str:
+def _format_filter(where: RowFilter | None) -> str:
     if where is None:
         return "any"
-    return " or ".join([*(_term(term) for term in where.codes), *where.values])
+    return " or ".join([*(_format_coding(coding) for coding in where.codes), *where.values])
 
 
-def _term(term: Term) -> str:
-    return _named((term.system, term.code)) + ("*" if term.match == "startsWith" else "")
+def _format_coding(coding: Coding) -> str:
+    return _format_code((coding.system, coding.code)) + ("*" if coding.match == "startsWith" else "")
 
 
-def _found(made: Inventory, kind: str, code: Code, line: Line, source: Source | FollowUp) -> Found:
-    unit = source.unit if isinstance(source, Input | Label) else None
-    mass = source.molar_mass if isinstance(source, Input | Label) else None
+def _profiled_code(
+    profile: RecordProfile, resource_type: str, code: Code, entry: ProfileEntry, source: Source
+) -> ProfiledCode:
+    threshold = profile.min_cell_count
+    unit = source.unit if isinstance(source, InputSpec | LabelSpec) else None
+    molar_mass = source.molar_mass if isinstance(source, InputSpec | LabelSpec) else None
     units = tuple(
-        (each, records, convertible(each, unit, molar_mass=mass))
-        for each, records in sorted(told_parts(line.units, made.floor).items())
+        (text, records, convertible(text, unit, molar_mass=molar_mass))
+        for text, records in sorted(suppress_parts(entry.units, threshold).items())
         if unit is not None
     )
-    buckets = _buckets(source)
-    answers = tuple(
-        (_named(each), records, _category(buckets, each))
-        for each, records in _answers(line, made.floor)
-        if buckets
+    categories = _categories(source)
+    coded_values = tuple(
+        (_format_code(value), records, _category(categories, value))
+        for value, records in _released_values(entry, threshold)
+        if categories
     )
-    return Found(_called(kind, code), line.told(made.floor), units, answers)
+    return ProfiledCode(_entry_name(resource_type, code), entry.released(threshold), units, coded_values)
 
 
-def _buckets(source: Source | FollowUp) -> tuple[Category, ...]:
-    if isinstance(source, Input):
+def _categories(source: Source) -> tuple[Category, ...]:
+    if isinstance(source, InputSpec):
         return source.categories
-    return source.classes if isinstance(source, Label) else ()
+    return source.classes if isinstance(source, LabelSpec) else ()
 
 
-def _category(buckets: tuple[Category, ...], code: Code) -> str:
-    return next((each.name for each in buckets if means(each, code[0] or None, code[1])), "other")
+def _category(categories: tuple[Category, ...], code: Code) -> str:
+    matches = (item.name for item in categories if matches_code(item, code[0] or None, code[1]))
+    return next(matches, "other")
 
 
-def _missing(
-    found: tuple[Found, ...], source: Source | FollowUp, kind: str, *, dateless: bool
+def _missing_items(
+    codes: tuple[ProfiledCode, ...], source: Source, resource_type: str, *, lacks_dates: bool
 ) -> Iterator[str]:
-    if not found:
-        yield f"no {kind} that is looked for"
+    if not codes:
+        yield f"no {resource_type} with a required code"
         return
-    if isinstance(source, Input | Label) and source.unit and not any(each.units for each in found):
+    if isinstance(source, InputSpec | LabelSpec) and source.unit and not any(code.units for code in codes):
         yield "no number with a unit"
-    if _buckets(source) and not any(each.answers for each in found):
-        yield "no coded answer"
-    if dateless:
+    if _categories(source) and not any(code.coded_values for code in codes):
+        yield "no coded value"
+    if lacks_dates:
         yield "no dates"
-    wrong = sorted({unit for each in found for unit, _, converts in each.units if not converts})
-    if wrong and isinstance(source, Input | Label):
-        yield f"{', '.join(wrong)} cannot become {source.unit}"
-    answers = [answer for each in found for answer in each.answers]
-    met = {name for _, _, name in answers}
-    if answers and met == {"other"}:
-        yield "every answer would count as 'other'"
-    elif answers:
-        yield from (f"nobody is '{each.name}'" for each in _buckets(source) if each.name not in met)
+    units = sorted({unit for code in codes for unit, _, is_convertible in code.units if not is_convertible})
+    if units and isinstance(source, InputSpec | LabelSpec):
+        yield f"{', '.join(units)} cannot be converted to {source.unit}"
+    present = {category for code in codes for _, _, category in code.coded_values}
+    if present == {"other"}:
+        yield "every coded value counts as 'other'"
+    elif present:
+        yield from (f"no '{item.name}'" for item in _categories(source) if item.name not in present)
 
 
-def _nearest(
-    made: Inventory, name: str, where: Where, others: dict[Code, tuple[str, Line]]
+def _closest_codes(
+    profile: RecordProfile, name: str, where: RowFilter, others: dict[Code, ProfileEntry]
 ) -> Iterator[tuple[str, str]]:
-    """Codes that may mean what is looked for: of one entry, of one family, or with words that are alike."""
-    entries = {entry.name: entry for term in where.codes if (entry := _entry((term.system, term.code)))}
-    said = [name.replace("_", " "), *(entry.label for entry in entries.values())]
-    said += [term.display for term in where.codes if term.display]
+    """Yield codes of the source that are close to a missing input: same common input, family or similar text."""
+    common = {
+        item.name: item for coding in where.codes if (item := _common_input((coding.system, coding.code)))
+    }
+    texts = [name.replace("_", " "), *(item.label for item in common.values())]
+    texts += [coding.display for coding in where.codes if coding.display]
     ranked = []
-    for code, (_, line) in others.items():
-        entry = _entry(code)
-        same = entry is not None and entry.name in entries
-        score = 1.0 if same else max(_family(where, code), _alike(said, line.words))
-        if code[1] and score >= _NEAR:
-            ranked.append((-score, -line.records, _named(code), line.told(made.floor)))
-    yield from ((code, records) for _, _, code, records in sorted(ranked)[:_MOST_NEAR])
+    for code, entry in others.items():
+        match = _common_input(code)
+        if match is not None and match.name in common:
+            similarity = 1.0
+        else:
+            similarity = max(_family_similarity(where, code), _text_similarity(texts, entry.display))
+        if code[1] and similarity >= _MIN_SIMILARITY:
+            released = entry.released(profile.min_cell_count)
+            ranked.append((-similarity, -entry.records, _format_code(code), released))
+    yield from ((code, records) for _, _, code, records in sorted(ranked)[:_MAX_SUGGESTIONS])
 
 
-def _family(where: Where, code: Code) -> float:
-    named = _NAMES.get(code[0])
-    alike = any(
-        _NAMES.get(term.system) in _FAMILIES and named in _FAMILIES and term.code[:_ALIKE] == code[1][:_ALIKE]
-        for term in where.codes
+def _family_similarity(where: RowFilter, code: Code) -> float:
+    system = _SYSTEM_NAMES.get(code[0])
+    is_same_family = any(
+        _SYSTEM_NAMES.get(coding.system) in _HIERARCHICAL_SYSTEMS
+        and system in _HIERARCHICAL_SYSTEMS
+        and coding.code[:_FAMILY_PREFIX_LENGTH] == code[1][:_FAMILY_PREFIX_LENGTH]
+        for coding in where.codes
     )
-    return 0.9 if alike else 0.0
+    return 0.9 if is_same_family else 0.0
 
 
-def _alike(said: list[str], words: str) -> float:
-    found = words.lower()
-    return (
-        max((SequenceMatcher(None, each.lower(), found).ratio() for each in said), default=0.0)
-        if found
-        else 0.0
-    )
+def _text_similarity(texts: list[str], display: str) -> float:
+    if not display:
+        return 0.0
+    ratios = (SequenceMatcher(None, text.lower(), display.lower()).ratio() for text in texts)
+    return max(ratios, default=0.0)

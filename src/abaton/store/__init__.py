@@ -1,71 +1,80 @@
-"""Where runs, journals, models and payloads are kept."""
+"""Store of runs, journals, models and payloads."""
 
-from abaton.atomic_files import writing
+from abaton.atomic_files import map_os_errors
 from abaton.store.commit_statistics import (
-    CommitLine,
-    CycleLine,
+    CommitInterval,
+    CommitRow,
+    CycleRow,
     Quartiles,
-    Stretch,
-    commit_lines,
-    cycle_lines,
+    commit_rows,
+    commits_by_interval,
+    cycle_rows,
     quartiles,
-    stretches,
 )
-from abaton.store.database import Database, hold, insert_new, mark_version
-from abaton.store.journal import EventLine, Journal, events_of, kinds_of
-from abaton.store.learner_activity import LearnerLine, Span, busiest, spans
-from abaton.store.model_files import Models, SlotFile, digest_of, model_digest
-from abaton.store.model_retention import Keep, Pruning, plan, prune
-from abaton.store.payload_file import Pack
-from abaton.store.run_overview import Head, Point, RunLine, codec_of, head, model_bytes, points, run_lines
-from abaton.store.run_visibility import Activity, activity, is_about_people, tells_weights
+from abaton.store.database import Database, acquire_lock, insert_new, mark_version
+from abaton.store.journal import EventRow, Journal, count_event_types, latest_events
+from abaton.store.learner_activity import LearnerActivity, TrainingSpan, most_active_learners, training_spans
+from abaton.store.model_files import ModelFiles, ScratchModelFile, content_digest, model_digest
+from abaton.store.model_retention import PruneResult, RetentionRule, plan_pruning, prune
+from abaton.store.payload_file import PayloadFile
+from abaton.store.run_overview import (
+    MetricPoint,
+    RunHead,
+    RunSummary,
+    metric_points,
+    model_bytes,
+    recipe_codec,
+    run_head,
+    run_summaries,
+)
+from abaton.store.run_visibility import VisibleActivity, is_study_run, visible_activity, weights_visible
 from abaton.store.store import ModelRow, RunRow, Store, default_folder
 
 __all__ = [
-    "Activity",
-    "CommitLine",
-    "CycleLine",
+    "CommitInterval",
+    "CommitRow",
+    "CycleRow",
     "Database",
-    "EventLine",
-    "Head",
+    "EventRow",
     "Journal",
-    "Keep",
-    "LearnerLine",
+    "LearnerActivity",
+    "MetricPoint",
+    "ModelFiles",
     "ModelRow",
-    "Models",
-    "Pack",
-    "Point",
-    "Pruning",
+    "PayloadFile",
+    "PruneResult",
     "Quartiles",
-    "RunLine",
+    "RetentionRule",
+    "RunHead",
     "RunRow",
-    "SlotFile",
-    "Span",
+    "RunSummary",
+    "ScratchModelFile",
     "Store",
-    "Stretch",
-    "activity",
-    "busiest",
-    "codec_of",
-    "commit_lines",
-    "cycle_lines",
+    "TrainingSpan",
+    "VisibleActivity",
+    "acquire_lock",
+    "commit_rows",
+    "commits_by_interval",
+    "content_digest",
+    "count_event_types",
+    "cycle_rows",
     "default_folder",
-    "digest_of",
-    "events_of",
-    "head",
-    "hold",
     "insert_new",
-    "is_about_people",
-    "kinds_of",
+    "is_study_run",
+    "latest_events",
+    "map_os_errors",
     "mark_version",
+    "metric_points",
     "model_bytes",
     "model_digest",
-    "plan",
-    "points",
+    "most_active_learners",
+    "plan_pruning",
     "prune",
     "quartiles",
-    "run_lines",
-    "spans",
-    "stretches",
-    "tells_weights",
-    "writing",
+    "recipe_codec",
+    "run_head",
+    "run_summaries",
+    "training_spans",
+    "visible_activity",
+    "weights_visible",
 ]

@@ -1,13 +1,13 @@
-"""A database by its address: SQLite in a file by default, PostgreSQL where there is a server.
+"""Database by URL: an SQLite file by default, or a PostgreSQL server; with a check of the schema version.
 
 Invariants:
-(1) a change is whole or not at all, and survives a crash once it was reported as done;
-(2) on SQLite writers queue up (``BEGIN IMMEDIATE``), so what a writer has read still holds when it writes;
-(3) on PostgreSQL whoever reads in order to write names a lock and queues up behind its other holders;
-(4) what was deleted and scrubbed is not in the database's files any more (see :meth:`Database.scrub` for
-what a server keeps).
+(1) a transaction is atomic, and survives a crash once `write` has returned;
+(2) on SQLite writers are serialised (``BEGIN IMMEDIATE``), so what a writer has read is still valid when it writes;
+(3) on PostgreSQL a transaction that reads before it writes acquires a named advisory lock;
+(4) deleted and scrubbed rows are no longer in the database's files (see :meth:`Database.scrub` for what a server
+keeps).
 
-The version of some tables, written beside them: a database of another version is refused before it is touched.
+A database of another schema version is refused before any change.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ T = TypeVar("T")
 
 _BUSY_SECONDS = 60
 _TRIES = 12
-_AGAIN = {"40001", "40P01"}  # PostgreSQL: could not serialise, deadlock
+_RETRY_STATES = {"40001", "40P01"}  # PostgreSQL: serialisation failure, deadlock
 
 
 class Database:
-    """The tables of one part of Abaton, at an address.
+    """Database with a set of tables.
 
     Args:
-        url: ``postgresql+psycopg://…``, ``sqlite:///file`` or just the path of a file.
-        metadata: The tables; those that are missing are made.
-        durable: Whether a change must survive a power cut (else: a crash of the process only).
+        url: ``postgresql+psycopg://…``, ``sqlite:///file`` or the path of a file.
+        metadata: The tables; missing ones are created.
+        durable: Whether a transaction must survive a power cut (otherwise only a crash of the process).
     """
 
     def __init__(self, url: str | Path, metadata: sql.MetaData, *, durable: bool = True) -> None:
@@ -54,7 +54,7 @@ class Database:
         try:
             self.write(lambda connection: metadata.create_all(connection), lock="tables")
         except BaseException:
-            self._engine.dispose()  # nobody has a handle on what is refused, so nobody else could close it
+            self._engine.dispose()  # no caller gets an object to close
             raise
 
     def _connect(self, *, durable: bool) -> sql.Engine:
@@ -64,10 +64,10 @@ class Database:
                 return sql.create_engine(self.url, hide_parameters=True, **more)
             wait = {"timeout": _BUSY_SECONDS}
             engine = sql.create_engine(self.url, hide_parameters=True, connect_args=wait, pool_size=8)
-            _private_file(self.url.database or "")  # only for an address that can be used
+            _private_file(self.url.database or "")  # only for a valid URL
         except (ArgumentError, NoSuchModuleError, ModuleNotFoundError) as error:
             raise SettingsError(
-                f"a database at '{self.name}' cannot be used",
+                f"there is no database driver for '{self.name}'",
                 remedy="give a file, or postgresql+psycopg://… after installing abaton[postgres]",
             ) from error
         sql.event.listen(engine, "connect", _prepare_durable if durable else _prepare)
@@ -75,73 +75,71 @@ class Database:
         return engine
 
     def write(self, work: Callable[[sql.Connection], T], *, lock: str = "") -> T:
-        """Do some work as one change; it may be done anew if the server asks for it, so it must be repeatable.
+        """Call a function in a database write transaction; call it again after a serialisation failure.
 
         Args:
-            work: What to do, given a connection.
-            lock: What to hold meanwhile; needed by work that reads what it then changes.
+            work: Function of a connection; it must be repeatable.
+            lock: Name of the lock to hold; needed if the function reads what it changes.
         """
-        for left in reversed(range(_TRIES)):
+        for attempts_left in reversed(range(_TRIES)):
             try:
                 with self.transaction(write=True) as connection:
                     if lock:
-                        hold(connection, lock)
+                        acquire_lock(connection, lock)
                     return work(connection)
-            except _Again:
-                if not left:
+            except _RetryTransaction:
+                if not attempts_left:
                     raise StoreError(
-                        "the database is too busy", where=self.name, remedy="try again"
+                        f"the transaction failed {_TRIES} times", where=self.name, remedy="try again"
                     ) from None
         raise AssertionError
 
     def read(self, work: Callable[[sql.Connection], T]) -> T:
-        """Do some work that changes nothing."""
+        """Call a function in a read transaction of the database."""
         with self.transaction(write=False) as connection:
             return work(connection)
 
     @contextlib.contextmanager
     def transaction(self, *, write: bool) -> Iterator[sql.Connection]:
-        """One transaction; whatever the database complains about becomes one clear line without content."""
+        """Open a database transaction; database errors become a `StoreError` without content of rows."""
         with (
-            self._plainly(),
+            self._translate_errors(),
             self._engine.connect().execution_options(abaton_write=write) as connection,
             connection.begin(),
         ):
             yield connection
 
     @contextlib.contextmanager
-    def _plainly(self) -> Iterator[None]:
+    def _translate_errors(self) -> Iterator[None]:
         try:
             yield
         except IntegrityError:
             raise
-        except (
-            OperationalError,
-            sqlite3.OperationalError,
-        ) as error:  # the latter while a connection is prepared
-            if getattr(getattr(error, "orig", None), "sqlstate", None) in _AGAIN:
-                raise _Again from error
+        # sqlite3.OperationalError is raised while a connection is prepared.
+        except (OperationalError, sqlite3.OperationalError) as error:
+            if getattr(getattr(error, "orig", None), "sqlstate", None) in _RETRY_STATES:
+                raise _RetryTransaction from error
             raise StoreError(
-                f"the store cannot be used: {_told(error, self.is_sqlite)}",
+                f"the store cannot be used: {_error_text(error, self.is_sqlite)}",
                 where=self.name,
-                remedy="check that it is there, has space, and that you may write to it",
+                remedy="check that it exists, has free space and is writable",
             ) from error
         except DatabaseError as error:
             raise StoreError(
-                f"the store's database is damaged or not of this form: {_told(error, self.is_sqlite)}",
+                f"the store's database is damaged or has another schema: {_error_text(error, self.is_sqlite)}",
                 where=self.name,
                 remedy="restore it from a backup, or move it away and start again",
             ) from error
 
     def scrub(self, *tables: sql.Table) -> None:
-        """Make what was deleted go from the database's files.
+        """Remove deleted rows from the SQLite or PostgreSQL database's files.
 
-        SQLite overwrites what is deleted; this empties the write-ahead log and rewrites the file. PostgreSQL
-        rewrites the tables; its own write-ahead log and backups keep old bytes until they are recycled, which
-        is why what must be unreadable at once is encrypted under a key that is kept elsewhere and destroyed.
+        SQLite overwrites deleted rows; this empties the write-ahead log and rewrites the file. PostgreSQL rewrites the
+        tables; its write-ahead log and backups keep old bytes until they are recycled, so data that must be unreadable
+        at once is encrypted with a key that is stored separately and destroyed.
         """
         with (
-            self._plainly(),
+            self._translate_errors(),
             self._engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection,
         ):
             if not self.is_sqlite:
@@ -152,11 +150,13 @@ class Database:
             busy = connection.execute(sql.text("PRAGMA wal_checkpoint(TRUNCATE)")).scalar()
         if busy:
             raise StoreError(
-                "somebody still reads what was deleted", where=self.name, remedy="try again soon"
+                "another process is reading deleted rows",
+                where=self.name,
+                remedy="try again when it has ended",
             )
 
     def close(self) -> None:
-        """Let go of the database."""
+        """Close all connections of the database."""
         self._engine.dispose()
 
     def __enter__(self) -> Self:
@@ -168,19 +168,19 @@ class Database:
         self.close()
 
 
-class _Again(Exception):
-    """The server asks to do the transaction anew."""
+class _RetryTransaction(Exception):
+    """The server could not serialise the transaction."""
 
 
-def hold(connection: sql.Connection, lock: str) -> None:
-    """Queue up behind the other holders of a lock until the transaction ends."""
-    if connection.dialect.name != "sqlite":  # there a writer is alone anyway
+def acquire_lock(connection: sql.Connection, lock: str) -> None:
+    """Acquire a named database lock until the transaction ends."""
+    if connection.dialect.name != "sqlite":  # writers are already serialised there
         number = int.from_bytes(hashlib.sha256(lock.encode()).digest()[:8], "big", signed=True)
         connection.execute(sql.text("SELECT pg_advisory_xact_lock(:number)"), {"number": number})
 
 
 def insert_new(connection: sql.Connection, table: sql.Table, rows: list[dict[str, Any]]) -> None:
-    """Insert rows and pass over those that are there already."""
+    """Insert rows into a database table and skip those that exist."""
     if connection.dialect.name == "sqlite":
         from sqlalchemy.dialects.sqlite import insert as insert_sqlite
 
@@ -192,22 +192,23 @@ def insert_new(connection: sql.Connection, table: sql.Table, rows: list[dict[str
 
 
 def insert_all(connection: sql.Connection, table: sql.Table, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Insert rows that have a value for each column of a table.
+    """Insert rows that have a value for each column of a database table.
 
-    The values go to the driver as they are: preparing thousands of rows one by one, as a statement that may leave
-    columns out would need it, takes longer than writing them.
+    The values are passed to the driver directly: preparing thousands of rows takes longer than writing them.
     """
     if rows:
-        statement, values, written = _insertion(table, connection.dialect.name)
-        told = [values(row) for row in rows]
-        if written:
-            told = [(*one[:-1], json.dumps(one[-1])) for one in told]
-        connection.exec_driver_sql(statement, told)
+        statement, values, last_is_json = _insertion(table, connection.dialect.name)
+        parameters = [values(row) for row in rows]
+        if last_is_json:
+            parameters = [
+                (*values_of_row[:-1], json.dumps(values_of_row[-1])) for values_of_row in parameters
+            ]
+        connection.exec_driver_sql(statement, parameters)
 
 
 @lru_cache
 def _insertion(table: sql.Table, dialect: str) -> tuple[str, Callable[[Mapping[str, Any]], Any], bool]:
-    """A statement, how to take its values out of a row, and whether the last of them is written as JSON."""
+    """Return the SQL insert statement, a function that extracts its values, and whether the last one is JSON."""
     names = [column.name for column in table.columns]
     *others, last = (isinstance(column.type, sql.JSON) for column in table.columns)
     assert not any(others), "only the last column holds JSON"
@@ -219,20 +220,20 @@ def _insertion(table: sql.Table, dialect: str) -> tuple[str, Callable[[Mapping[s
 def _address(url: str | Path) -> sql.URL:
     text = str(url)
     try:
-        made = make_url(text) if "://" in text else sql.URL.create("sqlite", database=text)
+        parsed = make_url(text) if "://" in text else sql.URL.create("sqlite", database=text)
     except ArgumentError as error:
         raise SettingsError(
-            "the address of a database is not understood",
+            "the database URL is invalid",
             remedy="give a file, sqlite:///file or postgresql+psycopg://user@host/name",
         ) from error
-    if made.get_backend_name() not in {"sqlite", "postgresql"} or (
-        made.get_backend_name() == "sqlite" and made.database in {None, "", ":memory:"}
+    if parsed.get_backend_name() not in {"sqlite", "postgresql"} or (
+        parsed.get_backend_name() == "sqlite" and parsed.database in {None, "", ":memory:"}
     ):
         raise SettingsError(
-            "only SQLite files and PostgreSQL can hold a store",
+            "the database is neither an SQLite file nor PostgreSQL",
             remedy="give a file or postgresql+psycopg://…",
         )
-    return made
+    return parsed
 
 
 def _private_file(name: str) -> None:
@@ -242,20 +243,20 @@ def _private_file(name: str) -> None:
         path.touch(mode=0o600, exist_ok=True)
     except OSError as error:
         raise StoreError(
-            f"cannot write: {error.strerror}", where=name, remedy="choose a place you may write to"
+            f"cannot write: {error.strerror}", where=name, remedy="use a path that you may write to"
         ) from error
 
 
-def _told(error: DatabaseError | sqlite3.Error, is_sqlite: bool) -> str:  # noqa: FBT001
+def _error_text(error: DatabaseError | sqlite3.Error, is_sqlite: bool) -> str:  # noqa: FBT001
     if isinstance(error, sqlite3.Error):
         return str(error)
-    # A server's message may quote the values of a row; SQLite's never does.
+    # A server's message may contain values of a row; SQLite's does not.
     return str(error.orig) if is_sqlite else type(error.orig).__name__
 
 
 def _prepare(connection: Any, _record: Any) -> None:
-    connection.isolation_level = None  # transactions are begun by us, see _begin
-    # With a write-ahead log a killed process loses nothing that was committed, and readers never wait.
+    connection.isolation_level = None  # transactions start in _begin
+    # With a write-ahead log a killed process loses no committed transaction, and readers do not wait.
     connection.execute("PRAGMA journal_mode=WAL")
     connection.execute("PRAGMA synchronous=NORMAL")
 
@@ -272,20 +273,20 @@ def _begin(connection: sql.Connection) -> None:
         connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 
 
-def mark_version(metadata: sql.MetaData, what: str, version: int, remedy: str) -> sql.Table:
-    """Have a version stand in a table of its own, and refuse a database in which another one stands.
+def mark_version(metadata: sql.MetaData, label: str, version: int, remedy: str) -> sql.Table:
+    """Store the schema version in a database table of its own, and refuse a database with another version.
 
-    Tables that are there without any mark are of version 1: they were made before versions were written down.
+    Existing tables without a version are of version 1.
 
     Args:
         metadata: The tables.
-        what: What they are, in a word or two.
-        version: The version that this Abaton reads and writes.
-        remedy: What to do with a database of an earlier version.
+        label: Name of the tables in errors and of the version table.
+        version: Version that this Abaton reads and writes.
+        remedy: Remedy for a database of an earlier version.
     """
     others = list(metadata.tables)
     mark = sql.Table(
-        f"{what.replace(' ', '_')}_tables",
+        f"{label.replace(' ', '_')}_tables",
         metadata,
         sql.Column("name", sql.Text, primary_key=True),
         sql.Column("version", sql.Integer, nullable=False),
@@ -294,20 +295,20 @@ def mark_version(metadata: sql.MetaData, what: str, version: int, remedy: str) -
     def check(_target: Any, connection: sql.Connection, **_more: Any) -> None:
         there = sql.inspect(connection)
         if there.has_table(mark.name):
-            found = connection.scalar(sql.select(mark.c.version).where(mark.c.name == what))
+            stored_version = connection.scalar(sql.select(mark.c.version).where(mark.c.name == label))
         else:
-            found = 1 if any(there.has_table(name) for name in others) else None
-        if found is not None and found != version:
+            stored_version = 1 if any(there.has_table(name) for name in others) else None
+        if stored_version is not None and stored_version != version:
             raise StoreError(
-                f"the {what} tables are of version {found}, and this Abaton knows version {version}",
+                f"the {label} tables have version {stored_version}, this version of Abaton reads {version}",
                 where=connection.engine.url.render_as_string(hide_password=True),
-                remedy=remedy if found < version else "use a newer Abaton",
+                remedy=remedy if stored_version < version else "use a newer Abaton",
             )
 
     def note(_target: Any, connection: sql.Connection, **_more: Any) -> None:
-        known = sql.select(mark.c.version).where(mark.c.name == what)
+        known = sql.select(mark.c.version).where(mark.c.name == label)
         if connection.scalar(known) is None:
-            connection.execute(mark.insert().values(name=what, version=version))
+            connection.execute(mark.insert().values(name=label, version=version))
 
     sql.event.listen(metadata, "before_create", check)
     sql.event.listen(metadata, "after_create", note)

@@ -1,6 +1,6 @@
-"""The journal: every event of a run in order, written before it is acted on, checked when it is replayed.
+"""Append-only event journal of a run, and queries for its latest events.
 
-The journal for a reader: the newest events first, by kind and learner.
+Every event is written before it takes effect and is checked when the run is replayed.
 """
 
 from __future__ import annotations
@@ -14,29 +14,29 @@ from typing import Any
 
 import sqlalchemy as sql
 
-from abaton.atomic_files import writing
+from abaton.atomic_files import map_os_errors
 from abaton.errors import StoreError
 from abaton.store import schema
 from abaton.store.database import insert_all
-from abaton.store.model_files import Vector, digest_of, model_digest
-from abaton.store.model_retention import Keep
-from abaton.store.payload_file import Pack
-from abaton.store.run_visibility import is_about_people
+from abaton.store.model_files import Vector, content_digest, model_digest
+from abaton.store.model_retention import RetentionRule
+from abaton.store.payload_file import PayloadFile
+from abaton.store.run_visibility import is_study_run
 from abaton.store.store import ModelRow, Store
 
 Row = tuple[str, Mapping[str, Any]]
 
-_MOST_WAITING = 512
-_MOST_BYTES = 8 * 2**20
-_LONGEST_WAIT = 0.25
+_MAX_PENDING_EVENTS = 512
+_MAX_PENDING_BYTES = 8 * 2**20
+_MAX_WAIT_SECONDS = 0.25
 
 
 class Journal:
-    """The journal of one run: its events, the payloads they name, and the versions that were published.
+    """Journal of one run: events, the payloads they reference, and published versions.
 
-    A journal that already holds events compares what it is given with them: a resumed run that took another turn is
-    stopped at once. Rows are written together, at the latest when `flush` is called. An engine that lets anything leave
-    the process must flush first; under the virtual clock nothing leaves, and what a crash loses is replayed.
+    A journal with stored events compares new events with them, so that a resumed run that deviates stops at once. Rows
+    are written in batches, at the latest by `flush`. An engine that sends anything to another process flushes first;
+    with the virtual clock nothing is sent, and what a crash loses is replayed.
     """
 
     def __init__(
@@ -44,83 +44,83 @@ class Journal:
         store: Store,
         run: str,
         clock: Callable[[], float] = time.monotonic,
-        wall: Callable[[], float] = time.time,
+        wall_clock: Callable[[], float] = time.time,
     ) -> None:
         self.store, self.run = store, run
-        self._clock, self._wall, self._flushed = clock, wall, clock()
+        self._clock, self._wall_clock, self._flushed = clock, wall_clock, clock()
         self._events: list[dict[str, Any]] = []
         self._models: list[dict[str, Any]] = []
-        self._milestones: list[dict[str, Any]] = []
+        self._version_totals: list[dict[str, Any]] = []
         self._tasks: list[dict[str, Any]] = []
         self._commits: list[dict[str, Any]] = []
-        self._keep: Keep | None = None
+        self._retention: RetentionRule | None = None
         self._window: deque[tuple[int, str]] = deque()
         self._unwritten: dict[str, tuple[Vector, str]] = {}
         with store.reading() as connection:
-            self.known = 1 + _last(connection, schema.events, run)
-            places, newest, self._noted = {}, -1, -1
-            if self.known:  # nothing else is written down before the first event
-                found = connection.execute(sql.select(schema.payloads).where(schema.payloads.c.run == run))
-                places = {place.digest: (place.offset, place.size) for place in found}
+            self.stored_events = 1 + _last(connection, schema.events, run)
+            positions, newest, self._recorded_sequence = {}, -1, -1
+            if self.stored_events:  # no other rows are written before the first event
+                rows = connection.execute(sql.select(schema.payloads).where(schema.payloads.c.run == run))
+                positions = {row.digest: (row.offset, row.size) for row in rows}
                 newest = _last(connection, schema.models, run, "version")
-                self._noted = max(
+                self._recorded_sequence = max(
                     _last(connection, schema.tasks, run), _last(connection, schema.commits, run)
                 )
-        self.payloads = Pack(store.payload_file(run), places)
+        self.payloads = PayloadFile(store.payload_file(run), positions)
         self._newest, self._versions = newest, dict[int, str]()
-        self._replayed = self.rows() if self.known else iter(())
+        self._replayed = self.rows() if self.stored_events else iter(())
         self.length = 0
 
     def rows(self, after: int = -1) -> Iterator[Row]:
-        """The events that are written down, in order, from the one after a sequence number on."""
+        """Yield the journal's events after a sequence number, in order."""
         table = schema.events
-        chosen = (
-            sql.select(table.c.kind, table.c.body).where(table.c.run == self.run).order_by(table.c.sequence)
+        query = (
+            sql.select(table.c.type, table.c.body).where(table.c.run == self.run).order_by(table.c.sequence)
         )
         while True:
             with self.store.reading() as connection:
-                part = chosen.add_columns(table.c.sequence).where(table.c.sequence > after).limit(1000)
-                found = connection.execute(part).all()
-            yield from ((kind, body) for kind, body, _ in found)
-            if len(found) < 1000:
+                page = query.add_columns(table.c.sequence).where(table.c.sequence > after).limit(1000)
+                rows = connection.execute(page).all()
+            yield from ((kind, body) for kind, body, _ in rows)
+            if len(rows) < 1000:
                 return
-            after = found[-1][2]
+            after = rows[-1][2]
 
-    def skip(self, events: int = 0, mark: str = "") -> Iterator[Row]:
-        """Leave out the first events, which a checkpoint stands for; those that follow.
+    def skip(self, events: int = 0, last_event_digest: str = "") -> Iterator[Row]:
+        """Skip the journal's events that a checkpoint covers, and return those that follow.
 
         Args:
-            events: how many.
-            mark: what `mark` said when there were so many.
+            events: Number of events to skip.
+            last_event_digest: `last_event_digest()` at that event.
         """
-        if not 0 <= events <= self.known or self._mark_of(events) != mark:
+        if not 0 <= events <= self.stored_events or self._event_digest(events) != last_event_digest:
             raise StoreError(
-                f"the checkpoint of run '{self.run}' stands for {events} events that its journal does not have",
-                where=f"journal of {self.run}, with {self.known} events",
+                f"the checkpoint of run '{self.run}' covers {events} events that do not match the journal",
+                where=f"journal of {self.run}, {self.stored_events} events",
             )
         self.length, self._replayed = events, self.rows(events - 1)
         return self.rows(events - 1)
 
-    def mark(self) -> str:
-        """A name for the newest event, as it is written down."""
+    def last_event_digest(self) -> str:
+        """Flush the journal, and return the digest of its last event."""
         self.flush()
-        return self._mark_of(self.length)
+        return self._event_digest(self.length)
 
-    def _mark_of(self, events: int) -> str:
+    def _event_digest(self, events: int) -> str:
         table = schema.events
-        chosen = sql.select(table.c.kind, table.c.body).where(
+        query = sql.select(table.c.type, table.c.body).where(
             table.c.run == self.run, table.c.sequence == events - 1
         )
         with self.store.reading() as connection:
-            found = connection.execute(chosen).first()
-        return "" if found is None else digest_of(json.dumps([*found], sort_keys=True).encode())
+            row = connection.execute(query).first()
+        return "" if row is None else content_digest(json.dumps([*row], sort_keys=True).encode())
 
-    def append(self, kind: str, body: Mapping[str, Any]) -> None:
-        """Write an event down, or check that it is the one that was written down."""
-        if self.length < self.known:
-            if next(self._replayed) != (kind, body):
+    def append(self, event_type: str, body: Mapping[str, Any]) -> None:
+        """Append an event to the journal, or check it against the stored one while replaying."""
+        if self.length < self.stored_events:
+            if next(self._replayed) != (event_type, body):
                 raise StoreError(
-                    f"run '{self.run}' takes another turn than it did at event {self.length}",
+                    f"run '{self.run}' deviates from its journal at event {self.length}",
                     where=f"journal of {self.run}",
                     remedy="resume it with the same version of Abaton and the same data, or start a new run",
                 )
@@ -128,69 +128,71 @@ class Journal:
             row = {
                 "run": self.run,
                 "sequence": self.length,
-                "at": body["at"],
-                "kind": kind,
+                "timestamp": body["timestamp"],
+                "type": event_type,
                 "body": body,
             }
             self._events.append(row)
-            full = len(self._events) >= _MOST_WAITING or self.payloads.waiting >= _MOST_BYTES
-            if full or self._clock() - self._flushed > _LONGEST_WAIT:
+            full = (
+                len(self._events) >= _MAX_PENDING_EVENTS or self.payloads.pending_bytes >= _MAX_PENDING_BYTES
+            )
+            if full or self._clock() - self._flushed > _MAX_WAIT_SECONDS:
                 self.flush()
         self.length += 1
 
     def is_published(self, version: int, digest: str) -> bool:
-        """Whether a version is written down already; it must then have come out with the same digest."""
+        """Return whether the journal has a version; raise a `StoreError` if its digest differs."""
         if version > self._newest:
             return False
-        if version not in self._versions:  # of a long run, only what is replayed is read
+        if version not in self._versions:  # read only the versions that are replayed
             self._versions |= self._digests(schema.models.c.version >= version)
         if self._versions.get(version) != digest:
             raise StoreError(
-                f"version {version} of run '{self.run}' does not come out as it did",
+                f"version {version} of run '{self.run}' differs from the stored one",
                 where=f"journal of {self.run}",
                 remedy="resume it with the same version of Abaton and the same data, or start a new run",
             )
         return True
 
-    def take_up(self, version: int, digest: str) -> None:
-        """Go on after a version that was the newest one at a checkpoint; versions before it are kept as they were.
+    def resume_after(self, version: int, digest: str) -> None:
+        """Continue the journal after the latest version of a checkpoint.
 
         Raises:
-            StoreError: It is not written down with that digest.
+            StoreError: It is not stored with that digest.
         """
         if not self.is_published(version, digest):
             raise StoreError(f"there is no version {version}", where=f"journal of {self.run}")
-        if self._keep is not None:
-            table, first = schema.models, version - self._keep.last
-            found = self._digests(sql.and_(table.c.version > first, table.c.version <= version))
-            self._window = deque(sorted(found.items()))
+        if self._retention is not None:
+            table, first = schema.models, version - self._retention.last
+            digests = self._digests(sql.and_(table.c.version > first, table.c.version <= version))
+            self._window = deque(sorted(digests.items()))
 
-    def _digests(self, chosen: sql.ColumnElement[bool]) -> dict[int, str]:
-        """The digests of some versions that are written down."""
+    def _digests(self, condition: sql.ColumnElement[bool]) -> dict[int, str]:
+        """Return the digests of the journal's versions that match a condition."""
         table = schema.models
         with self.store.reading() as connection:
             rows = connection.execute(
-                sql.select(table.c.version, table.c.digest).where(table.c.run == self.run, chosen)
+                sql.select(table.c.version, table.c.digest).where(table.c.run == self.run, condition)
             )
             return {row.version: row.digest for row in rows}
 
-    def retain(self, keep: Keep) -> None:
-        """From now on, keep only the files of versions that are to be kept."""
-        self._keep = keep
+    def retain(self, retention: RetentionRule) -> None:
+        """Set the journal's rule for the versions whose model files are retained from now on."""
+        self._retention = retention
 
-    def keep_model(self, version: int, vector: Vector, layout_digest: str) -> str:
-        """Keep a version that is the newest now, be it for the first time or again; its digest.
+    def store_model(self, version: int, vector: Vector, layout_digest: str) -> str:
+        """Store the journal's latest version, new or replayed, and return its digest.
 
-        If not all versions are kept, files are written with the next flush: most versions never need one.
+        With a retention rule, files are written by the next flush, since most versions never need one.
         """
-        if self._keep is None:
-            return self.store.vectors.put(vector, layout_digest)
+        if self._retention is None:
+            return self.store.model_files.put(vector, layout_digest)
         digest = model_digest(vector)
         self._window.append((version, digest))
         self._unwritten[digest] = (vector, layout_digest)
-        while len(self._window) > self._keep.last:
+        while len(self._window) > self._retention.last:
             old, name = self._window.popleft()
-            if not self._keep.keeps(old, version) and all(name != other for _, other in self._window):
+            if not self._retention.keeps(old, version) and all(name != other for _, other in self._window):
                 if name in self._unwritten:
                     del self._unwritten[name]
                 else:
@@ -198,121 +200,125 @@ class Journal:
         return digest
 
     def _remove(self, version: int, digest: str) -> None:
-        """Remove a version's file, unless another version or run has the same model."""
+        """Remove the model file of a journal's version, unless another version or run references it."""
         table = schema.models
-        elsewhere = sql.select(table.c.version).where(
+        other_versions = sql.select(table.c.version).where(
             table.c.digest == digest, (table.c.run != self.run) | (table.c.version != version)
         )
         with self.store.reading() as connection:
-            shared = connection.execute(elsewhere.limit(1)).first() is not None
+            shared = connection.execute(other_versions.limit(1)).first() is not None
         if not shared:
-            with writing(self.store.folder):
-                self.store.vectors.path(digest).unlink(missing_ok=True)
+            with map_os_errors(self.store.folder):
+                self.store.model_files.path(digest).unlink(missing_ok=True)
 
     def publish(self, model: ModelRow, *, updates: int = 0, size: int = 0) -> None:
-        """Write down a new version of the community model, and how many updates of how many bytes led to it."""
+        """Append a published version to the journal with the number and size of the updates so far."""
         self._models.append({"run": self.run, **{f: getattr(model, f) for f in model.__slots__}})
         row = {"version": model.version, "sequence": self.length - 1, "updates": updates, "bytes": size}
-        self._milestones.append({"run": self.run, "wall": self._wall(), **row})
+        self._version_totals.append({"run": self.run, "wall_time": self._wall_clock(), **row})
 
-    def note(self, tasks: Iterable[Mapping[str, Any]], commits: Iterable[Mapping[str, Any]]) -> None:
-        """Write down what the controller decided at the newest event, for those who look on; what is known is kept."""
+    def record_activity(
+        self, tasks: Iterable[Mapping[str, Any]], commits: Iterable[Mapping[str, Any]]
+    ) -> None:
+        """Append the tasks and commits that followed from the journal's last event, unless already stored."""
         sequence = self.length - 1
-        if sequence > self._noted:
-            mine = {"run": self.run, "sequence": sequence}
-            self._tasks += ({**mine, **task} for task in tasks)
-            self._commits += ({**mine, "wall": self._wall(), **commit} for commit in commits)
+        if sequence > self._recorded_sequence:
+            key = {"run": self.run, "sequence": sequence}
+            self._tasks += ({**key, **task} for task in tasks)
+            self._commits += ({**key, "wall_time": self._wall_clock(), **commit} for commit in commits)
 
-    def began(self, task: str) -> float | None:
-        """When a learner was asked for a task, if that is written down."""
+    def task_started_at(self, task: str) -> float | None:
+        """Return the start time of a task in the journal, or None if it is not stored."""
         table = schema.tasks
-        chosen = sql.select(table.c.at).where(table.c.run == self.run, table.c.task == task)
+        query = sql.select(table.c.timestamp).where(table.c.run == self.run, table.c.task == task)
         with self.store.reading() as connection:
-            return connection.scalar(chosen)
+            return connection.scalar(query)
 
     def flush(self) -> None:
-        """Make everything so far survive a crash: payloads first, then the events that name them."""
-        if not (self._events or self._unwritten or self._tasks or self._commits or self.payloads.waiting):
-            return  # a journal that is replayed has nothing new to write
+        """Write all pending rows of the journal: payloads first, then the events that reference them."""
+        if not (
+            self._events or self._unwritten or self._tasks or self._commits or self.payloads.pending_bytes
+        ):
+            return  # a replayed journal has nothing new
         for vector, layout_digest in self._unwritten.values():
-            self.store.vectors.put(vector, layout_digest)
+            self.store.model_files.put(vector, layout_digest)
         self._unwritten = {}
-        placed = [
+        positions = [
             {"run": self.run, "digest": digest, "offset": offset, "size": size}
             for digest, (offset, size) in self.payloads.write().items()
         ]
         with self.store.reading() as connection:
             for table, rows in (
-                (schema.payloads, placed),
+                (schema.payloads, positions),
                 (schema.events, self._events),
                 (schema.models, self._models),
-                (schema.milestones, self._milestones),
+                (schema.version_totals, self._version_totals),
                 (schema.tasks, self._tasks),
                 (schema.commits, self._commits),
             ):
                 insert_all(connection, table, rows)
-        self._events, self._models, self._milestones, self._flushed = [], [], [], self._clock()
+        self._events, self._models, self._version_totals, self._flushed = [], [], [], self._clock()
         self._tasks, self._commits = [], []
 
 
 def _last(connection: sql.Connection, table: sql.Table, run: str, counter: str = "sequence") -> int:
-    found = connection.scalar(sql.select(sql.func.max(table.c[counter])).where(table.c.run == run))
-    return -1 if found is None else int(found)
+    last = connection.scalar(sql.select(sql.func.max(table.c[counter])).where(table.c.run == run))
+    return -1 if last is None else int(last)
 
 
-_SHOWN = ("size", "group", "reason", "what", "name", "task")
-"""What is shown of an event: never what evaluators counted, never a cohort."""
+_SHOWN = ("payload_bytes", "group", "reason", "note", "name", "task")
+"""Fields of an event that are shown; validation counts and cohorts are not."""
 
 _COUNTS = ("steps", "examples")
-"""What is shown beyond it where examples are not people."""
+"""Further fields that are shown where examples are not subjects."""
 
 
 @dataclass(frozen=True, slots=True)
-class EventLine:
-    """One event of the journal, with what may be shown of it."""
+class EventRow:
+    """Event of the journal with the fields that may be shown."""
 
     sequence: int
-    at: float
-    kind: str
+    timestamp: float
+    type: str
     learner: str
     detail: Mapping[str, Any]
 
 
-def events_of(
+def latest_events(
     store: Store,
     run: str,
     *,
-    kinds: Sequence[str] = (),
+    types: Sequence[str] = (),
     learner: str = "",
     before: int | None = None,
-    most: int = 50,
-) -> list[EventLine]:
-    """Events of a run, the newest first, of some kinds and of one learner if these are given."""
+    limit: int = 50,
+) -> list[EventRow]:
+    """Return the latest events of a run's journal, newest first, optionally of some types and one learner."""
     table = schema.events
-    shown = _SHOWN if is_about_people(store.run(run).recipe) else (*_COUNTS, *_SHOWN)
-    chosen = sql.select(table).where(table.c.run == run)
-    if kinds:
-        chosen = chosen.where(table.c.kind.in_(kinds))
+    shown = _SHOWN if is_study_run(store.run(run).recipe) else (*_COUNTS, *_SHOWN)
+    query = sql.select(table).where(table.c.run == run)
+    if types:
+        query = query.where(table.c.type.in_(types))
     if learner:
-        chosen = chosen.where(table.c.body["learner"].as_string() == learner)
+        query = query.where(table.c.body["learner"].as_string() == learner)
     if before is not None:
-        chosen = chosen.where(table.c.sequence < before)
+        query = query.where(table.c.sequence < before)
     with store.reading() as connection:
-        rows = connection.execute(chosen.order_by(table.c.sequence.desc()).limit(most)).all()
+        rows = connection.execute(query.order_by(table.c.sequence.desc()).limit(limit)).all()
     return [
-        EventLine(
-            row.sequence, row.at, row.kind, row.body.get("learner", ""),
+        EventRow(
+            row.sequence, row.timestamp, row.type, row.body.get("learner", ""),
             {key: row.body[key] for key in shown if row.body.get(key) not in (None, "")},
         )
         for row in rows
     ]  # fmt: skip
 
 
-def kinds_of(store: Store, run: str, *, until: float | None = None) -> dict[str, int]:
-    """How many events of each kind a run has, or had until a time of its clock."""
+def count_event_types(store: Store, run: str, *, until: float | None = None) -> dict[str, int]:
+    """Return the number of journal events of each type, optionally up to a time of the run's clock."""
     table = schema.events
-    chosen = sql.select(table.c.kind, sql.func.count()).where(table.c.run == run).group_by(table.c.kind)
+    query = sql.select(table.c.type, sql.func.count()).where(table.c.run == run).group_by(table.c.type)
     if until is not None:
-        chosen = chosen.where(table.c.at <= until)
+        query = query.where(table.c.timestamp <= until)
     with store.reading() as connection:
-        return {kind: number for kind, number in connection.execute(chosen.order_by(table.c.kind))}
+        return {kind: number for kind, number in connection.execute(query.order_by(table.c.type))}

@@ -1,9 +1,7 @@
-"""Models as files named by the digest of their content: written once, whole or not at all.
+"""Model files named by the digest of their content, and a scratch file for models that do not fit in memory.
 
-A scratch file of models in numbered slots, for what does not fit in memory.
-
-The file has no name: it disappears with the process, also after a crash, and a resumed run fills a new one. Slots are
-read and written at their place, whole, without mapping the file into memory.
+Model files are written atomically. The scratch file is unlinked: it disappears with the process, also after a crash,
+and a resumed run fills a new one. Its slots are read and written without mapping the file into memory.
 """
 
 from __future__ import annotations
@@ -18,34 +16,34 @@ from typing import IO, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from abaton.atomic_files import replacing, writing
+from abaton.atomic_files import atomic_write, map_os_errors
 from abaton.errors import StoreError
 
 Vector = NDArray[np.float32]
 
 
-def digest_of(data: bytes | memoryview) -> str:
-    """The name of some content: 64 hexadecimal digits of its BLAKE2b digest.
+def content_digest(data: bytes | memoryview) -> str:
+    """Return the BLAKE2b digest of content, such as a model file, as 64 hexadecimal digits.
 
-    >>> digest_of(b"")[:12]
+    >>> content_digest(b"")[:12]
     '0e5751c026e5'
     """
     return hashlib.blake2b(data, digest_size=32).hexdigest()
 
 
 def model_digest(vector: Vector) -> str:
-    """The name of a model: the digest of its numbers as little-endian float32."""
-    return digest_of(np.ascontiguousarray(vector, dtype="<f4").data.cast("B") if vector.size else b"")
+    """Return the digest that names a model file: of the parameters as little-endian float32."""
+    return content_digest(np.ascontiguousarray(vector, dtype="<f4").data.cast("B") if vector.size else b"")
 
 
-class Models:
-    """Models in one folder, as safetensors."""
+class ModelFiles:
+    """Folder of models as safetensors files."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     def put(self, vector: Vector, layout_digest: str) -> str:
-        """Keep a model and return its name."""
+        """Write a model file and return its digest."""
         from safetensors.numpy import save
 
         digest = model_digest(vector)
@@ -56,7 +54,7 @@ class Models:
         return digest
 
     def get(self, digest: str) -> Vector:
-        """A model by its name; a file that does not hold what its name says is refused."""
+        """Read a model file by its digest; raise a `StoreError` if the content does not match."""
         from safetensors import SafetensorError
         from safetensors.numpy import load
 
@@ -64,13 +62,13 @@ class Models:
         try:
             vector: Vector = load(self._read(path))["model"]
         except (SafetensorError, KeyError) as error:
-            raise damaged(path) from error
+            raise corrupt_file_error(path) from error
         if model_digest(vector) != digest:
-            raise damaged(path)
+            raise corrupt_file_error(path)
         return vector
 
     def path(self, digest: str) -> Path:
-        """Where a model lies, or would lie."""
+        """Return the path of a model's file, which need not exist."""
         return self.folder / f"{digest}.safetensors"
 
     def _read(self, path: Path) -> bytes:
@@ -80,7 +78,7 @@ class Models:
             raise StoreError(
                 "a stored file is missing",
                 where=str(path),
-                remedy="it may have been pruned; take a later version, restore it from a backup, or start a new run",
+                remedy="use a later version if it was pruned, restore it from a backup, or start a new run",
             ) from None
         except OSError as error:
             raise StoreError(
@@ -88,15 +86,15 @@ class Models:
             ) from error
 
     def _write(self, path: Path, data: bytes) -> None:
-        with writing(self.folder):
+        with map_os_errors(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
-            # Not waited for: what a power cut damages is found by its digest.
-            with replacing(path, sync=False) as begun, begun.open("xb") as file:
+            # Not synced: damage by a power cut is detected by the digest.
+            with atomic_write(path, sync=False) as temporary_path, temporary_path.open("xb") as file:
                 file.write(data)
 
 
-def damaged(path: Path) -> StoreError:
-    """The error for a file whose content is not what its name says."""
+def corrupt_file_error(path: Path) -> StoreError:
+    """Return the error for a model or payload file whose content does not match its digest."""
     return StoreError(
         "a stored file is damaged",
         where=str(path),
@@ -104,12 +102,12 @@ def damaged(path: Path) -> StoreError:
     )
 
 
-class SlotFile:
-    """Models of one size in a file that is made when the first of them comes.
+class ScratchModelFile:
+    """Unlinked file of models of equal size, created when the first model is written.
 
     Args:
-        folder: on which disk.
-        size: how many numbers a model has.
+        folder: Folder on the disk to use.
+        size: Number of parameters of a model.
     """
 
     def __init__(self, folder: Path, size: int) -> None:
@@ -118,16 +116,16 @@ class SlotFile:
         self._file: IO[bytes] | None = None
 
     def read(self, slot: int) -> Vector:
-        """The model in a slot; the next read overwrites it."""
+        """Read the model in a slot of the scratch file; the next read overwrites it."""
         assert self._file is not None, "a slot is written before it is read"
         view = self._buffer.data.cast("B")
         if os.preadv(self._file.fileno(), [view], slot * self._bytes) != self._bytes:
-            raise damaged(self._folder)
+            raise corrupt_file_error(self._folder)
         return self._buffer
 
     def write(self, slot: int, model: Vector) -> None:
-        """Write a model to its slot."""
-        with writing(self._folder):
+        """Write a model to its slot of the scratch file."""
+        with map_os_errors(self._folder):
             if self._file is None:
                 self._file = tempfile.TemporaryFile(dir=self._folder, buffering=0)  # noqa: SIM115 - closed in close
             view = np.ascontiguousarray(model).data.cast("B")
@@ -136,7 +134,7 @@ class SlotFile:
                 done += os.pwrite(self._file.fileno(), view[done:], slot * self._bytes + done)
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the scratch file of models."""
         if self._file is not None:
             self._file.close()
             self._file = None

@@ -1,7 +1,7 @@
-"""What a reader may see of a run: all of an experiment; of a study's run nothing that tells how many people a site has.
+"""Visible part of a run: everything of an experiment; of a study's run nothing that reveals a site's size.
 
-Numbers of examples are numbers of people there, and steps follow from them; so do weights by examples. The report masks
-small counts and what would give them away, and what is read here must not undo that.
+In a study, numbers of examples are numbers of subjects; steps and weights by examples follow from them. The report
+suppresses small counts, so these values are not shown either.
 """
 
 from __future__ import annotations
@@ -10,107 +10,126 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from abaton.store.learner_activity import LearnerLine, Span, busiest, spans
-from abaton.store.commit_statistics import CycleLine, Quartiles, Stretch, cycle_lines, quartiles, stretches
-from abaton.store.run_overview import codec_of, model_bytes
+from abaton.store.commit_statistics import (
+    CommitInterval,
+    CycleRow,
+    Quartiles,
+    commits_by_interval,
+    cycle_rows,
+    quartiles,
+)
+from abaton.store.learner_activity import LearnerActivity, TrainingSpan, most_active_learners, training_spans
+from abaton.store.run_overview import model_bytes, recipe_codec
 from abaton.store.store import Store
 
-_DRAWN = 24  # learners in a figure; the table has more
-_LINES = 8
+_MAX_FIGURE_LEARNERS = 24  # the table has more
+_MAX_CURVES = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Activity:
-    """What the learners of a run did, in bounded answers.
+class VisibleActivity:
+    """Activity of a run's learners that a viewer may see; every list is bounded.
 
     Attributes:
-        lines: the learners that committed most.
-        total: how many learners there are.
-        spans: what they did when.
-        weights: how heavy their commits were over time; None if that would tell how many people a site has.
-        pace: how many commits there were over time.
-        width: how many seconds a stretch of time is.
-        staleness: how stale commits were.
-        stale: what staleness is counted in: 'steps', or 'versions' for a study.
-        cycles: the losses at the end of cycles.
-        sizes: how large updates were, by codec.
-        uncompressed: how large a model is, if one is on the disk.
+        learners: The learners with the most commits.
+        total: Number of learners.
+        spans: Their activity over time.
+        weights: Mean weight of their commits over time; None if it would reveal a site's number of subjects.
+        commits: Number of commits over time.
+        interval_seconds: Length of an interval of `weights` and `commits`.
+        staleness: Quartiles of the commits' staleness.
+        staleness_unit: 'steps', or 'versions' for a study.
+        cycles: Losses at the end of cycles.
+        payload_bytes: Quartiles of payload sizes, by codec.
+        model_bytes: Uncompressed size of a model, if one is on disk.
     """
 
-    lines: list[LearnerLine]
+    learners: list[LearnerActivity]
     total: int
-    spans: list[Span]
-    weights: list[Stretch] | None
-    pace: list[Stretch]
-    width: float
+    spans: list[TrainingSpan]
+    weights: list[CommitInterval] | None
+    commits: list[CommitInterval]
+    interval_seconds: float
     staleness: list[Quartiles]
-    stale: str
-    cycles: list[CycleLine]
-    sizes: list[Quartiles]
-    uncompressed: int | None
+    staleness_unit: str
+    cycles: list[CycleRow]
+    payload_bytes: list[Quartiles]
+    model_bytes: int | None
 
 
-def activity(store: Store, run: str, *, wall: bool = False, first: bool = False) -> Activity:
-    """What the learners of a run did, as far as it may be told.
+def visible_activity(
+    store: Store, run: str, *, wall_time: bool = False, first: bool = False
+) -> VisibleActivity:
+    """Return the activity of a run's learners that a viewer may see.
 
     Args:
-        store: Where the run is.
-        run: Its name.
-        wall: Whether time is wall-clock time, instead of the engine's.
-        first: Whether spans are those of the beginning, instead of the newest.
+        store: The store.
+        run: The run.
+        wall_time: Whether to use wall-clock time instead of the engine's.
+        first: Whether to return the first spans instead of the latest.
     """
     recipe = store.run(run).recipe
-    people = is_about_people(recipe)
-    lines, total = busiest(store, run)
-    busy = [line.learner for line in sorted(lines, key=lambda line: (-line.commits, line.learner))]
-    shown, few = set(busy[:_DRAWN]), busy[:_LINES]
-    told = tells_weights(recipe)
-    weights = stretches(store, run, wall=wall, learners=few)[0] if told else None
-    pace, width = stretches(store, run, wall=wall)
-    stale = quartiles(store, run, "missed" if people else "staleness")
-    cycles = cycle_lines(store, run, few)
-    if people:
-        lines = [
-            replace(each, examples=None, steps=None, staleness=None, weight=each.weight if told else None)
-            for each in lines
+    is_study = is_study_run(recipe)
+    activities, total = most_active_learners(store, run)
+    busy = [line.learner for line in sorted(activities, key=lambda line: (-line.commits, line.learner))]
+    shown, curve_learners = set(busy[:_MAX_FIGURE_LEARNERS]), busy[:_MAX_CURVES]
+    are_weights_visible = weights_visible(recipe)
+    weights = (
+        commits_by_interval(store, run, wall_time=wall_time, learners=curve_learners)[0]
+        if are_weights_visible
+        else None
+    )
+    commits, interval_seconds = commits_by_interval(store, run, wall_time=wall_time)
+    stale = quartiles(store, run, "versions_missed" if is_study else "staleness")
+    cycles = cycle_rows(store, run, curve_learners)
+    if is_study:
+        activities = [
+            replace(
+                item,
+                examples=None,
+                steps=None,
+                staleness=None,
+                weight=item.weight if are_weights_visible else None,
+            )
+            for item in activities
         ]
-        cycles = [replace(each, steps=None) for each in cycles]
-    sizes = quartiles(store, run, "size", by_learner=False)
-    return Activity(
-        lines=lines,
+        cycles = [replace(item, steps=None) for item in cycles]
+    payload_bytes = quartiles(store, run, "payload_bytes", by_learner=False)
+    return VisibleActivity(
+        learners=activities,
         total=total,
-        spans=[span for span in spans(store, run, first=first) if span.learner in shown],
+        spans=[span for span in training_spans(store, run, first=first) if span.learner in shown],
         weights=weights,
-        pace=pace,
-        width=width,
-        staleness=[each for each in stale if each.name in shown],
-        stale="versions" if people else "steps",
+        commits=commits,
+        interval_seconds=interval_seconds,
+        staleness=[item for item in stale if item.name in shown],
+        staleness_unit="versions" if is_study else "steps",
         cycles=cycles,
-        sizes=[replace(each, name=codec_of(recipe)) for each in sizes],
-        uncompressed=model_bytes(store, run),
+        payload_bytes=[replace(item, name=recipe_codec(recipe)) for item in payload_bytes],
+        model_bytes=model_bytes(store, run),
     )
 
 
-def is_about_people(recipe: Mapping[str, Any]) -> bool:
-    """Whether a run's examples are people: it is one of a study.
+def is_study_run(recipe: Mapping[str, Any]) -> bool:
+    """Return whether a run belongs to a study, so that a viewer may not see its numbers of examples.
 
-    >>> is_about_people({"study": {"title": "Falls"}}), is_about_people({"name": "policy"})
+    >>> is_study_run({"study": {"title": "Falls"}}), is_study_run({"name": "strategy"})
     (True, False)
     """
     return "study" in recipe
 
 
-def tells_weights(recipe: Mapping[str, Any]) -> bool:
-    """Whether weights may be told: those of a study only if they are not made from numbers of examples.
+def weights_visible(recipe: Mapping[str, Any]) -> bool:
+    """Return whether a viewer may see weights: those of a study only if they do not depend on examples.
 
-    >>> tells_weights({"study": {}, "method": {"policy": {"name": "SyncFedAvg"}}})
+    >>> weights_visible({"study": {}, "method": {"strategy": {"name": "SyncFedAvg"}}})
     False
-    >>> tells_weights({"study": {}, "method": {"policy": {"name": "SyncDVW"}, "weighting": [{"name": "examples"}]}})
+    >>> weights_visible({"study": {}, "method": {"strategy": {"name": "SyncDVW"}, "weighting": [{"name": "examples"}]}})
     False
     """
     method = recipe.get("method") or {}
-    if is_about_people(recipe) and method.get("weighting"):
+    if is_study_run(recipe) and method.get("weighting"):
         return all(part["name"] in ("validation", "staleness") for part in method["weighting"])
-    policy = method.get("policy")
-    name = str(policy.get("name")) if isinstance(policy, Mapping) else str(policy)
-    return not is_about_people(recipe) or "DVW" in name or name == "FedAsync"
+    strategy = method.get("strategy")
+    name = str(strategy.get("name")) if isinstance(strategy, Mapping) else str(strategy)
+    return not is_study_run(recipe) or "DVW" in name or name == "FedAsync"

@@ -1,8 +1,8 @@
-"""The tables of the store: runs, the journal of events, where payloads lie, the published models.
+"""Tables of the store: runs, journal events, payload positions, published models, and statistics.
 
-The last three are for those who look on: what the controller decided, as columns that a database can add up. They
-follow from the journal, so a run resumes without them, and a store without them is still of the same form. On
-SQLite their rows lie in the order of their keys, so that those of one run are read in one go.
+`tasks`, `commits` and `version_totals` hold the controller's decisions as columns that the database can aggregate. They
+follow from the journal, so a run can be resumed without them. On SQLite their rows are stored in key order, so that the
+rows of one run are contiguous.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ VERSION = 1
 
 metadata = MetaData()
 
-about = Table("about", metadata, Column("schema", Integer, nullable=False))
+schema_info = Table("schema_info", metadata, Column("schema", Integer, nullable=False))
 
 runs = Table(
     "runs",
@@ -32,8 +32,8 @@ events = Table(
     metadata,
     Column("run", Text, primary_key=True),
     Column("sequence", BigInteger, primary_key=True),
-    Column("at", Float, nullable=False),
-    Column("kind", Text, nullable=False),
+    Column("timestamp", Float, nullable=False),
+    Column("type", Text, nullable=False),
     Column("body", JSON, nullable=False),
 )
 
@@ -51,12 +51,12 @@ models = Table(
     metadata,
     Column("run", Text, primary_key=True),
     Column("version", Integer, primary_key=True),
-    Column("at", Float, nullable=False),
+    Column("timestamp", Float, nullable=False),
     Column("digest", Text, nullable=False),
     Column("metrics", JSON, nullable=False),
 )
 
-tasks = Table(  # training that a learner was asked for, by the event that led to it
+tasks = Table(  # training tasks that were started, by the event that caused them
     "tasks",
     metadata,
     Column("run", Text, primary_key=True),
@@ -64,40 +64,40 @@ tasks = Table(  # training that a learner was asked for, by the event that led t
     Column("learner", Text, primary_key=True),
     Column("task", Text, nullable=False),
     Column("version", Integer, nullable=False),
-    Column("at", Float, nullable=False),
+    Column("timestamp", Float, nullable=False),
     sqlite_with_rowid=False,
 )
 
-commits = Table(  # updates that entered the mix, by the event that led to it
+commits = Table(  # committed updates, by the event that caused the commit
     "commits",
     metadata,
     Column("run", Text, primary_key=True),
     Column("sequence", BigInteger, primary_key=True),
     Column("learner", Text, primary_key=True),
-    Column("task", Text, primary_key=True),  # a buffer may hold several updates of a learner
+    Column("task", Text, primary_key=True),  # a buffer may contain several updates of a learner
     Column("version", Integer, nullable=False),
-    Column("began", Float, nullable=False),
-    Column("arrived", Float, nullable=False),
-    Column("uploading", Float, nullable=False),
-    Column("at", Float, nullable=False),
-    Column("wall", Float, nullable=False),
-    Column("size", BigInteger, nullable=False),
+    Column("started_at", Float, nullable=False),
+    Column("received_at", Float, nullable=False),
+    Column("upload_seconds", Float, nullable=False),
+    Column("timestamp", Float, nullable=False),
+    Column("wall_time", Float, nullable=False),
+    Column("payload_bytes", BigInteger, nullable=False),
     Column("steps", BigInteger, nullable=False),
     Column("weight", Float, nullable=False),
-    Column("missed", Integer, nullable=False),
+    Column("versions_missed", Integer, nullable=False),
     Column("staleness", BigInteger, nullable=False),
     Column("loss", Float, nullable=True),
     Column("validation", Float, nullable=True),
     sqlite_with_rowid=False,
 )
 
-milestones = Table(  # what had happened when a version was published
-    "milestones",
+version_totals = Table(  # totals of the run when a version was published
+    "version_totals",
     metadata,
     Column("run", Text, primary_key=True),
     Column("version", Integer, primary_key=True),
     Column("sequence", BigInteger, nullable=False),
-    Column("wall", Float, nullable=False),
+    Column("wall_time", Float, nullable=False),
     Column("updates", BigInteger, nullable=False),
     Column("bytes", BigInteger, nullable=False),
     sqlite_with_rowid=False,

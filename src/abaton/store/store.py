@@ -1,7 +1,4 @@
-"""The store: every run with its journal and models, in one folder that can be copied, backed up and read again.
-
-How a run is named by a person: its name, a part of it, its number, or `latest`.
-"""
+"""Store of all runs with their journals and models in one folder; a run is found by name, part or number."""
 
 from __future__ import annotations
 
@@ -19,27 +16,27 @@ from typing import Any, Self
 import sqlalchemy as sql
 from sqlalchemy.exc import IntegrityError
 
-from abaton.atomic_files import writing
+from abaton.atomic_files import map_os_errors
 from abaton.errors import SettingsError, StoreError
 from abaton.store import schema
 from abaton.store.database import Database
-from abaton.store.model_files import Models
+from abaton.store.model_files import ModelFiles
 
 LATEST = "latest"
 _NUMBER = re.compile(r"#?([0-9]+)")
-_SHOWN = 5  # candidates that a refusal names
+_SHOWN = 5  # candidates named in an error
 
 
-def place_of(names: Sequence[str], text: str, where: str) -> int:
-    """Which of some runs is meant, the oldest first; its number is its place, counted from 1.
+def find_run(names: Sequence[str], text: str, where: str) -> int:
+    """Return the index of the run in the store that a text refers to; `names` start with the oldest run.
 
-    A whole name always means that run, then `latest`, then a number (`3` or `#3`), then any part that one name has.
+    A full name takes precedence, then `latest`, then a number from 1 (`3` or `#3`), then a part of exactly one name.
 
-    >>> place_of(["heart-01", "heart-02"], "#2", "store"), place_of(["heart-01", "lungs"], "lun", "store")
+    >>> find_run(["heart-01", "heart-02"], "#2", "store"), find_run(["heart-01", "lungs"], "lun", "store")
     (1, 1)
 
     Raises:
-        SettingsError: None is meant, or more than one.
+        SettingsError: No run matches, or more than one.
     """
     if text in names:
         return names.index(text)
@@ -47,30 +44,32 @@ def place_of(names: Sequence[str], text: str, where: str) -> int:
         return len(names) - 1
     if (number := _NUMBER.fullmatch(text)) and 1 <= int(number[1]) <= len(names):
         return int(number[1]) - 1
-    found = [place for place, name in enumerate(names) if text and text in name]
-    if len(found) == 1:
-        return found[0]
-    if not found:
+    matches = [index for index, name in enumerate(names) if text and text in name]
+    if len(matches) == 1:
+        return matches[0]
+    if not matches:
         raise SettingsError(
             f"there is no run '{text}'", where=where, remedy="list the runs with 'abaton runs'"
         )
-    shown = ", ".join(f"{names[place]} (#{place + 1})" for place in found[-_SHOWN:])
-    more = f" and {len(found) - _SHOWN} older ones" if len(found) > _SHOWN else ""
+    shown = ", ".join(f"{names[index]} (#{index + 1})" for index in matches[-_SHOWN:])
+    more = f" and {len(matches) - _SHOWN} older ones" if len(matches) > _SHOWN else ""
     raise SettingsError(
-        f"'{text}' fits {len(found)} runs", where=where, remedy=f"name one of {shown}{more}, or its number"
+        f"'{text}' matches {len(matches)} runs",
+        where=where,
+        remedy=f"use one of {shown}{more}, or its number",
     )
 
 
 def default_folder() -> Path:
-    """Where the store is unless told otherwise: ABATON_STORE, or the user's data folder."""
-    chosen = os.environ.get("ABATON_STORE")
+    """Return the default folder of the store: ABATON_STORE, or the user's data folder."""
+    configured = os.environ.get("ABATON_STORE")
     data = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
-    return Path(chosen) if chosen else Path(data) / "abaton"
+    return Path(configured) if configured else Path(data) / "abaton"
 
 
 @dataclass(frozen=True, slots=True)
 class RunRow:
-    """One run as the store knows it."""
+    """Row of a run."""
 
     run: str
     created: str
@@ -83,45 +82,45 @@ class RunRow:
 
 @dataclass(frozen=True, slots=True)
 class ModelRow:
-    """One published version of a community model."""
+    """Row of a published version of a community model."""
 
     version: int
-    at: float
+    timestamp: float
     digest: str
     metrics: Mapping[str, float]
 
 
 class Store:
-    """Runs, journals and models: a database, and files named by their content in a folder.
+    """Runs, journals and models: a database, and files named by their content.
 
     Args:
-        folder: Where models and payloads are, and the embedded database.
+        folder: Folder of models, payloads and the embedded database.
         url: Another database for runs and journals, such as ``postgresql+psycopg://…``.
     """
 
     def __init__(self, folder: Path, url: str | None = None) -> None:
-        if not isinstance(folder, Path):  # a text could as well be the address of a database
+        if not isinstance(folder, Path):  # a string could also be a database URL
             raise SettingsError(
                 f"the store's folder is a {type(folder).__qualname__}",
                 where="store",
-                remedy="give a pathlib.Path, and the address of a database as Store(folder, url)",
+                remedy="give a pathlib.Path, and a database URL as Store(folder, url)",
             )
         self.folder = folder
-        with writing(folder):
-            folder.mkdir(parents=True, exist_ok=True, mode=0o700)  # updates of single sites lie here
+        with map_os_errors(folder):
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)  # contains updates of single sites
             if not os.access(folder, os.W_OK):
                 raise PermissionError(13, "Permission denied")
-        self.vectors = Models(folder / "models")
+        self.model_files = ModelFiles(folder / "models")
         self._database = Database(url or folder / "abaton.db", schema.metadata, durable=False)
-        self._database.write(self._check_form, lock="form")
+        self._database.write(self._check_schema, lock="form")
 
-    def _check_form(self, connection: sql.Connection) -> None:
-        found = connection.scalar(sql.select(schema.about.c.schema))
-        if found is None:
-            connection.execute(schema.about.insert().values(schema=schema.VERSION))
-        elif found != schema.VERSION:
+    def _check_schema(self, connection: sql.Connection) -> None:
+        stored_version = connection.scalar(sql.select(schema.schema_info.c.schema))
+        if stored_version is None:
+            connection.execute(schema.schema_info.insert().values(schema=schema.VERSION))
+        elif stored_version != schema.VERSION:
             raise StoreError(
-                f"the store has form {found}, this version of Abaton reads form {schema.VERSION}",
+                f"the store has schema version {stored_version}, this version of Abaton reads {schema.VERSION}",
                 where=self._database.name,
                 remedy="use the version of Abaton that wrote it, or another folder with --store",
             )
@@ -135,100 +134,98 @@ class Store:
         self.close()
 
     def close(self) -> None:
-        """Let go of the database."""
+        """Close the store and its database."""
         self._database.close()
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[sql.Connection]:
-        """A transaction; whatever the database complains about becomes one clear line."""
+        """Open a transaction of the store; database errors become a `StoreError`."""
         with self._database.transaction(write=False) as connection:
             yield connection
 
     def add_run(self, row: RunRow) -> None:
-        """Enter a new run."""
+        """Add a new run to the store."""
         with self.reading() as connection:
             try:
                 connection.execute(schema.runs.insert().values(**{f: getattr(row, f) for f in row.__slots__}))
             except IntegrityError:
                 raise SettingsError(
-                    f"there is already a run '{row.run}'", remedy="choose another name"
+                    f"there is already a run '{row.run}'", remedy="use another name"
                 ) from None
 
     def finish_run(self, run: str, status: str, result: Mapping[str, Any]) -> None:
-        """Write down how a run ended."""
+        """Store the status and the result of a finished run."""
         with self.reading() as connection:
-            chosen = schema.runs.update().where(schema.runs.c.run == run)
-            connection.execute(chosen.values(status=status, result=dict(result)))
+            statement = schema.runs.update().where(schema.runs.c.run == run)
+            connection.execute(statement.values(status=status, result=dict(result)))
 
     def runs(self) -> list[RunRow]:
-        """All runs, the oldest first."""
+        """Return all runs of the store, the oldest first."""
         with self.reading() as connection:
             rows = connection.execute(
                 sql.select(schema.runs).order_by(schema.runs.c.created, schema.runs.c.run)
             )
             return [RunRow(**row) for row in rows.mappings()]
 
-    def known(self, name: str) -> RunRow | None:
-        """The run of exactly this name, if there is one."""
-        chosen = sql.select(schema.runs).where(schema.runs.c.run == name)
+    def get_run(self, name: str) -> RunRow | None:
+        """Return the store's run with exactly this name, or None."""
+        query = sql.select(schema.runs).where(schema.runs.c.run == name)
         with self.reading() as connection:
-            found = connection.execute(chosen).mappings().first()
-        return RunRow(**found) if found else None
+            row = connection.execute(query).mappings().first()
+        return RunRow(**row) if row else None
 
     def run(self, name: str) -> RunRow:
-        """One run by its name, a part of it that no other has, its number, or `latest`."""
-        exact = self.known(name)
+        """Return a run of the store by its name, a unique part of it, its number, or `latest`."""
+        exact = self.get_run(name)
         if exact is not None:
             return exact
         rows = self.runs()
-        return rows[place_of([row.run for row in rows], name, f"store {self.folder}")]
+        return rows[find_run([row.run for row in rows], name, f"store {self.folder}")]
 
     def models(self, run: str) -> list[ModelRow]:
-        """The published versions of a run's community model."""
+        """Return the published versions of a run's community model in the store."""
         table = schema.models
         with self.reading() as connection:
-            columns = (table.c.version, table.c.at, table.c.digest, table.c.metrics)
+            columns = (table.c.version, table.c.timestamp, table.c.digest, table.c.metrics)
             rows = connection.execute(
                 sql.select(*columns).where(table.c.run == run).order_by(table.c.version)
             )
             return [ModelRow(**row) for row in rows.mappings()]
 
     def payload_file(self, run: str) -> Path:
-        """Where the payloads of a run lie."""
+        """Return the path of a run's payload file in the store's folder."""
         return self.folder / "payloads" / f"{run}.pack"
 
     def checkpoint_folder(self, run: str) -> Path:
-        """Where a run in real time writes what it goes on from after a crash; nothing is there once it has ended."""
+        """Return the store's checkpoint folder of a run in real time; it is removed when the run ends."""
         return self.folder / "checkpoints" / run
 
     @contextlib.contextmanager
-    def holding(self, run: str) -> Iterator[None]:
-        """Hold a run while working on it, so that no second process does; let go at the end or at a crash."""
+    def lock_run(self, run: str) -> Iterator[None]:
+        """Lock a run of the store against other processes; the lock is released at the end or at a crash."""
         path = self._lock_file(run)
-        with writing(path.parent):
+        with map_os_errors(path.parent):
             path.parent.mkdir(exist_ok=True)
             handle = path.open("a")
         with handle:
-            if not _lock(handle.fileno(), fcntl.LOCK_EX, _PATIENT):
-                raise StoreError(
-                    f"run '{run}' is being worked on by another process", remedy="wait for it to end"
-                )
+            if not _lock(handle.fileno(), fcntl.LOCK_EX, _LONG_WAITS):
+                raise StoreError(f"run '{run}' is in use by another process", remedy="wait until it ends")
             yield
 
-    def is_held(self, run: str) -> bool:
-        """Whether a process is working on a run at this moment."""
+    def is_locked(self, run: str) -> bool:
+        """Return whether a process has locked a run of the store."""
         path = self._lock_file(run)
         if not path.exists():
             return False
         with path.open() as handle:
-            return not _lock(handle.fileno(), fcntl.LOCK_SH, _BRIEF)
+            return not _lock(handle.fileno(), fcntl.LOCK_SH, _SHORT_WAITS)
 
     def _lock_file(self, run: str) -> Path:
         return self.folder / "locks" / f"{run}.lock"
 
 
-_BRIEF = (0.0, 0.02, 0.1)  # seconds: somebody who only looks holds a lock for microseconds
-_PATIENT = (*_BRIEF, 0.4, 1.0, 1.5)  # what a killed process has forked holds it, too, and ends soon
+_SHORT_WAITS = (0.0, 0.02, 0.1)  # seconds: `is_locked` holds a lock for microseconds
+_LONG_WAITS = (*_SHORT_WAITS, 0.4, 1.0, 1.5)  # children of a killed process hold the lock until they end
 
 
 def _lock(handle: int, kind: int, pauses: Iterable[float]) -> bool:

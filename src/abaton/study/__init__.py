@@ -1,20 +1,20 @@
-"""The study document: one question, who may take part, what is needed, and how people are protected."""
+"""Study document: question, eligibility, data requirements, de-identification, features and learning."""
 
-from abaton.documents.fields import Match, Period, Term
-from abaton.documents.problems import Problem
-from abaton.study.components import Network
+from abaton.documents.fields import CodePrefix, Coding, DatePeriod
+from abaton.documents.problems import DocumentProblem
+from abaton.study.components import ModelSpec
 from abaton.study.criteria import Criterion, Eligibility
-from abaton.study.data_requirements import Requirement
-from abaton.study.document import Centre, Identification, Purpose, Shares, Status, Study
-from abaton.study.eligibility import Answer, Judgement, Verdict, judge
-from abaton.study.evaluation_section import Evaluation, Explanation
+from abaton.study.data_requirements import RequirementSection
+from abaton.study.document import Identification, Purpose, ResearchCentre, SharedData, Study, StudyStatus
+from abaton.study.eligibility import CriterionResult, EligibilityResult, Ternary, evaluate_eligibility
+from abaton.study.evaluation_section import EvaluationSection, InterpretabilitySection
 from abaton.study.fhir_bundle import write_bundle
-from abaton.study.learning import Learning, PolicyTable, Training
-from abaton.study.lint import notes_on
-from abaton.study.sections import Consent, Statement, ViewTable
+from abaton.study.learning import LearningSection, StrategySection, TrainingSection
+from abaton.study.lint import lint_study
+from abaton.study.sections import ConsentSection, ConsentStatement, ViewSection
 from abaton.study.study_reader import (
     StudyError,
-    StudyReading,
+    StudyFile,
     load_study,
     read_study,
     study_from_json,
@@ -22,45 +22,45 @@ from abaton.study.study_reader import (
     write_toml,
 )
 from abaton.study.summary import describe
-from abaton.study.template import Answers, starter
+from abaton.study.template import TemplateAnswers, study_template
 
 __all__ = [
-    "Answer",
-    "Answers",
-    "Centre",
-    "Consent",
+    "CodePrefix",
+    "Coding",
+    "ConsentSection",
+    "ConsentStatement",
     "Criterion",
+    "CriterionResult",
+    "DatePeriod",
+    "DocumentProblem",
     "Eligibility",
-    "Evaluation",
-    "Explanation",
+    "EligibilityResult",
+    "EvaluationSection",
     "Identification",
-    "Judgement",
-    "Learning",
-    "Match",
-    "Network",
-    "Period",
-    "PolicyTable",
-    "Problem",
+    "InterpretabilitySection",
+    "LearningSection",
+    "ModelSpec",
     "Purpose",
-    "Requirement",
-    "Shares",
-    "Statement",
-    "Status",
+    "RequirementSection",
+    "ResearchCentre",
+    "SharedData",
+    "StrategySection",
     "Study",
     "StudyError",
-    "StudyReading",
-    "Term",
-    "Training",
-    "Verdict",
-    "ViewTable",
+    "StudyFile",
+    "StudyStatus",
+    "TemplateAnswers",
+    "Ternary",
+    "TrainingSection",
+    "ViewSection",
     "describe",
-    "judge",
+    "evaluate_eligibility",
+    "lint_study",
     "load_study",
-    "notes_on",
     "read_study",
-    "starter",
     "study_from_json",
     "study_from_toml",
+    "study_template",
     "write_bundle",
     "write_toml",
 ]

@@ -1,6 +1,6 @@
-"""The network that a study names in one line: ours, an estimator of scikit-learn, or a package's own.
+"""Components named in a study document: models, codecs, schedulers, weightings, aggregators and optimisers.
 
-Parts of the learning that a study names: ours by their names, and those of packages that the study names too.
+Built-in components are known by name; plugins come from the packages that the study lists.
 """
 
 from __future__ import annotations
@@ -11,278 +11,294 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field
 
-from abaton.documents.fields import Part, fault
+from abaton.documents.fields import Section, field_error
 from abaton.errors import SettingsError
-from abaton.plugins import absent, registered, whose
-from abaton.protocols import require
-from abaton.specs import Value, find, make, read_part
+from abaton.plugins import find_plugins, missing_packages, plugin_hint
+from abaton.protocols import require_protocol
+from abaton.specs import Value, build_component, parse_component, resolve_name
 
 if TYPE_CHECKING:
-    from abaton.learners import Model
+    from abaton.models import Model
     from abaton.training import TrainSettings
 
 
-CODEC, NETWORK, PACING = "codec", "network", "pacing"
-ROBUST, SERVER, WEIGHTING = "robust mixing", "server optimiser", "weighting"
+CODEC, MODEL, SCHEDULER = "codec", "model", "scheduler"
+ROBUST_AGGREGATION, SERVER_OPTIMISER, WEIGHTING = "robust aggregation", "server optimiser", "weighting"
 
 Packages = dict[
     Annotated[str, Field(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,98}[A-Za-z0-9])?$")],
     Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9.!+_-]{0,63}$")],
 ]
-"""Names of installed packages, and the version of each."""
+"""Versions of installed packages by name."""
 
 
-def _plain(value: Any) -> Any:
+def _check_scalar(value: Any) -> Any:
     if not isinstance(value, bool | int | float | str):
-        raise fault("a setting is a number, a word, true or false", "write it as one of them")
+        raise field_error("a setting is not a number, text or boolean", "write it as one of them")
     return value
 
 
-class NamedPart(Part):
-    """A part by its name, with its settings beside it."""
+class ComponentSpec(Section):
+    """Component by name, with its settings beside it."""
 
     model_config = ConfigDict(extra="allow")
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_]{0,63}$")]
-    __pydantic_extra__: dict[str, Annotated[Any, AfterValidator(_plain)]] = Field(init=False)
+    __pydantic_extra__: dict[str, Annotated[Any, AfterValidator(_check_scalar)]] = Field(init=False)
 
     @property
     def settings(self) -> dict[str, Value]:
-        """Its settings by their names."""
+        """Return the settings of a study's component by name."""
         return dict(self.__pydantic_extra__)
 
     @property
-    def words(self) -> str:
-        """The part as one line.
+    def spec(self) -> str:
+        """Return a study's component as a one-line spec.
 
-        >>> NamedPart(name="adam", rate=0.5).words
+        >>> ComponentSpec(name="adam", rate=0.5).spec
         'adam(rate=0.5)'
         """
-        told = ", ".join(f"{key}={value}" for key, value in self.settings.items())
-        return f"{self.name}({told})" if told else self.name
+        settings = ", ".join(f"{key}={value}" for key, value in self.settings.items())
+        return f"{self.name}({settings})" if settings else self.name
 
 
-def _from_line(value: Any) -> Any:
-    """A line such as ``adam(rate=0.5)`` as the table that it stands for."""
+def _parse_spec(value: Any) -> Any:
+    """Convert a study's component written as a spec, ``adam(rate=0.5)``, to its table."""
     if not isinstance(value, str):
         return value
     try:
-        read = read_part(value)
+        parsed = parse_component(value)
     except SettingsError as error:
-        raise fault(error.what, error.remedy or "write it as adam(rate=0.5)") from None
-    if read.numbers or "name" in read.settings:
-        raise fault("a setting has no name of its own", "write it as adam(rate=0.5)")
-    return {"name": read.name, **read.settings}
+        raise field_error(error.what, error.remedy or "write it as adam(rate=0.5)") from None
+    if parsed.positional or "name" in parsed.settings:
+        raise field_error("a setting has no name", "write it as adam(rate=0.5)")
+    return {"name": parsed.name, **parsed.settings}
 
 
-Chosen = Annotated[NamedPart, BeforeValidator(_from_line)]
-"""A part as a table, or as the line that stands for it."""
+ComponentField = Annotated[ComponentSpec, BeforeValidator(_parse_spec)]
+"""Component as a table or as a one-line spec."""
 
 
-def chosen(line: str) -> NamedPart:
-    """The part that a line names.
+def component_spec(spec: str) -> ComponentSpec:
+    """Parse the one-line spec of a study's component.
 
-    >>> chosen("krum(liars=1)").settings
-    {'liars': 1}
+    >>> component_spec("krum(byzantine=1)").settings
+    {'byzantine': 1}
     """
-    read = read_part(line)
-    if read.numbers:
-        raise SettingsError(f"{read.name} has a setting without a name", remedy="write it as adam(rate=0.5)")
-    return NamedPart(name=read.name, **read.settings)
+    parsed = parse_component(spec)
+    if parsed.positional:
+        raise SettingsError(
+            f"{parsed.name} has a setting without a name", remedy="write it as adam(rate=0.5)"
+        )
+    return ComponentSpec(name=parsed.name, **parsed.settings)
 
 
-def ours(kind: str) -> Mapping[str, Callable[..., Any]]:
-    """The parts of a kind that ship with Abaton, by their names."""
+def builtin_components(kind: str) -> Mapping[str, Callable[..., Any]]:
+    """Return the built-in components that a study may name, of a kind, by name."""
     if kind == CODEC:
-        from abaton.codecs.registry import CODECS, STEPS
+        from abaton.codecs.registry import CODECS, TRANSFORMS
 
-        return {**STEPS, **CODECS}
+        return {**TRANSFORMS, **CODECS}
     from abaton import controller
 
     known: Mapping[str, Mapping[str, Callable[..., Any]]] = {
-        PACING: {},  # ours are those of the policies
-        ROBUST: {
-            "median": controller.Median,
-            "trimmed": controller.Trimmed,
+        SCHEDULER: {},  # built-in schedulers belong to strategies
+        ROBUST_AGGREGATION: {
+            "median": controller.CoordinateMedian,
+            "trimmed_mean": controller.TrimmedMean,
             "krum": controller.Krum,
             "norm_bound": controller.NormBound,
         },
-        SERVER: {"plain": controller.Plain, "momentum": controller.Momentum, "adam": controller.Adam},
+        SERVER_OPTIMISER: {
+            "sgd": controller.ServerSgd,
+            "momentum": controller.ServerMomentum,
+            "adam": controller.ServerAdam,
+        },
         WEIGHTING: {
-            "examples": controller.ByExamples,
-            "validation": controller.ByValidation,
-            "staleness": controller.ByStaleness,
+            "examples": controller.ExampleWeighting,
+            "validation": controller.ValidationWeighting,
+            "staleness": controller.StalenessWeighting,
         },
     }
     return known[kind]
 
 
-def own(kind: str, name: str, packages: Mapping[str, str], known: Mapping[str, Any]) -> Callable[..., Any]:
-    """A part that one of the study's packages registers; its code is loaded here.
+def plugin_component(
+    kind: str, name: str, packages: Mapping[str, str], known: Mapping[str, Any]
+) -> Callable[..., Any]:
+    """Load a plugin component that one of the study's packages registers.
 
     Raises:
-        SettingsError: No package has it, or one is not there as the study names it.
+        SettingsError: No package registers it, or a package is not installed in the study's version.
     """
-    found = registered(packages, kind, known)
-    if name not in found:
-        for _, what, remedy in absent(packages):
-            raise SettingsError(f"there is no {kind} '{name}' here: {what}", remedy=remedy)
+    plugins = find_plugins(packages, kind, known)
+    if name not in plugins:
+        for _, what, remedy in missing_packages(packages):
+            raise SettingsError(f"there is no {kind} '{name}': {what}", remedy=remedy)
         try:
-            find(kind, name, {**known, **found})
+            resolve_name(kind, name, {**known, **plugins})
         except SettingsError as error:
-            raise SettingsError(error.what, remedy=f"{error.remedy}; {whose(kind, name)}") from None
-    loaded: Callable[..., Any] = found[name].load()
+            raise SettingsError(error.what, remedy=f"{error.remedy}; {plugin_hint(kind, name)}") from None
+    loaded: Callable[..., Any] = plugins[name].load()
     return loaded
 
 
-def made(kind: str, part: NamedPart, packages: Mapping[str, str] | None = None) -> Any:
-    """The part that a study, or a line of the lab, names, ready for the rules."""
-    known = ours(kind)
-    maker = known[part.name] if part.name in known else own(kind, part.name, packages or {}, known)
-    return make(part.name, maker, part.settings)
+def build_named(kind: str, component: ComponentSpec, packages: Mapping[str, str] | None = None) -> Any:
+    """Build the component that a study names by a spec, built-in or from a plugin."""
+    known = builtin_components(kind)
+    name = component.name
+    factory = known[name] if name in known else plugin_component(kind, name, packages or {}, known)
+    return build_component(name, factory, component.settings)
 
 
-Task = Literal["classes", "value", "time"]
+Task = Literal["classification", "regression", "survival"]
 
-TORCH = ("logistic", "linear", "mlp")
-SKLEARN: Mapping[str, tuple[str, ...]] = {
+TORCH_MODELS = ("logistic", "linear", "mlp")
+SKLEARN_SETTINGS: Mapping[str, tuple[str, ...]] = {
     "SGDClassifier": ("loss", "penalty", "alpha", "l1_ratio", "epsilon", "fit_intercept"),
     "SGDRegressor": ("loss", "penalty", "alpha", "l1_ratio", "epsilon", "fit_intercept"),
     "MLPClassifier": ("activation", "alpha", "solver"),
 }
-"""Estimators of scikit-learn, and which of their settings a study may give; the others are the run's."""
+"""Settings of scikit-learn estimators that a study may give; the run determines the others."""
 
-OURS: Mapping[str, str] = {name: name for name in (*TORCH, *SKLEARN)}
+BUILTIN_MODELS: Mapping[str, str] = {name: name for name in (*TORCH_MODELS, *SKLEARN_SETTINGS)}
 
-_LAYERS, _WIDEST = 8, 99_999
-_REMEDY = "write logistic, linear, mlp(16), mlp(32, 16), SGDClassifier, SGDRegressor or MLPClassifier(16)"
+_MAX_HIDDEN_LAYERS, _MAX_WIDTH = 8, 99_999
+_MODEL_REMEDY = (
+    "write logistic, linear, mlp(16), mlp(32, 16), SGDClassifier, SGDRegressor or MLPClassifier(16)"
+)
 
 
 @dataclass(frozen=True, slots=True)
-class Network:
-    """The network that a line names: its kind, the widths of its hidden layers, and its settings."""
+class ModelSpec:
+    """Model specification: kind, widths of the hidden layers, and settings."""
 
     kind: str
     hidden: tuple[int, ...] = ()
     settings: Mapping[str, Value] = field(default_factory=dict)
 
 
-def network(line: str) -> Network:
-    """Read a network line.
+def parse_model_spec(line: str) -> ModelSpec:
+    """Parse the spec of the model component of a study, ``mlp(16, 8)``.
 
-    >>> network("mlp(16, 8)")
-    Network(kind='mlp', hidden=(16, 8), settings={})
+    >>> parse_model_spec("mlp(16, 8)")
+    ModelSpec(kind='mlp', hidden=(16, 8), settings={})
     """
     try:
-        read = read_part(line)
+        parsed = parse_component(line)
     except SettingsError:
-        raise _unknown(line) from None
-    made = Network(read.name, read.numbers, read.settings)
-    wide = made.kind in ("mlp", "MLPClassifier")
-    if made.kind in OURS and (wide != bool(made.hidden) or (made.kind in TORCH and made.settings)):
-        raise _unknown(line)
-    if len(made.hidden) > _LAYERS or not all(1 <= width <= _WIDEST for width in made.hidden):
-        raise _unknown(line)
-    return made
+        raise _unknown_model(line) from None
+    spec = ModelSpec(parsed.name, parsed.positional, parsed.settings)
+    needs_widths = spec.kind in ("mlp", "MLPClassifier")
+    if spec.kind in BUILTIN_MODELS and (
+        needs_widths != bool(spec.hidden) or (spec.kind in TORCH_MODELS and spec.settings)
+    ):
+        raise _unknown_model(line)
+    if len(spec.hidden) > _MAX_HIDDEN_LAYERS or not all(1 <= width <= _MAX_WIDTH for width in spec.hidden):
+        raise _unknown_model(line)
+    return spec
 
 
-def _unknown(line: str, more: str = "") -> SettingsError:
-    return SettingsError(f"there is no network '{line[:60]}'", remedy=_REMEDY + more)
+def _unknown_model(line: str, more: str = "") -> SettingsError:
+    return SettingsError(f"there is no model '{line[:60]}'", remedy=_MODEL_REMEDY + more)
 
 
-def check_network(made: Network, task: Task, training: TrainSettings) -> None:
-    """Refuse one of our networks that cannot learn the task, or cannot be trained as the study says.
+def check_model(spec: ModelSpec, task: Task, training: TrainSettings) -> None:
+    """Refuse a model component that does not fit the study's task or training settings.
 
     Raises:
-        SettingsError: With what to write instead.
+        SettingsError: With the model to use instead.
     """
-    values = made.kind in ("linear", "SGDRegressor")
-    if made.kind != "mlp" and values != (task == "value"):
-        other = {"linear": "logistic", "logistic": "linear", "SGDRegressor": "SGDClassifier"}
-        instead = other.get(made.kind, "SGDRegressor")
-        raise SettingsError(f"'{made.kind}' does not fit the task '{task}'", remedy=f"use {instead}")
-    if made.kind in SKLEARN and task == "time":
-        raise SettingsError(f"{made.kind} does not learn times", remedy="use logistic, or mlp(16)")
-    if made.kind in SKLEARN:
-        from abaton.models.sklearn_model import require_own_solver
+    is_regressor = spec.kind in ("linear", "SGDRegressor")
+    if spec.kind != "mlp" and is_regressor != (task == "regression"):
+        alternatives = {"linear": "logistic", "logistic": "linear", "SGDRegressor": "SGDClassifier"}
+        instead = alternatives.get(spec.kind, "SGDRegressor")
+        raise SettingsError(f"'{spec.kind}' does not fit the task '{task}'", remedy=f"use {instead}")
+    if spec.kind in SKLEARN_SETTINGS and task == "survival":
+        raise SettingsError(
+            f"'{spec.kind}' does not fit the task '{task}'", remedy="use logistic, or mlp(16)"
+        )
+    if spec.kind in SKLEARN_SETTINGS:
+        from abaton.models.sklearn_model import check_supported_settings
 
-        require_own_solver(training)
-        if made.kind != "MLPClassifier" and training.momentum:
-            raise SettingsError(f"{made.kind} has no momentum", remedy="leave training.momentum out")
-        _estimator(made, task, features=1, classes=2)
+        check_supported_settings(training)
+        if spec.kind != "MLPClassifier" and training.momentum:
+            raise SettingsError(f"{spec.kind} has no momentum", remedy="remove training.momentum")
+        _build_sklearn(spec, task, features=1, classes=2)
 
 
-def tensor_names(made: Network) -> tuple[str, ...]:
-    """What the tensors of one of our networks are called; nothing of a package's own, which says it when it is made.
+def tensor_names(spec: ModelSpec) -> tuple[str, ...]:
+    """Return the tensor names of a built-in model component; empty for a plugin, known once it is built.
 
-    >>> tensor_names(network("mlp(4)"))
+    >>> tensor_names(parse_model_spec("mlp(4)"))
     ('0.weight', '0.bias', '2.weight', '2.bias')
     """
-    if made.kind == "logistic":
+    if spec.kind == "logistic":
         return "weight", "bias"
-    if made.kind in TORCH:
-        return tuple(f"{2 * i}.{part}" for i in range(len(made.hidden) + 1) for part in ("weight", "bias"))
-    if made.kind == "MLPClassifier":
-        parts = ("coef", "intercept")
-        return tuple(f"{part}{i}" for i in range(len(made.hidden) + 1) for part in parts)
-    return ("coef", "intercept") if made.kind in SKLEARN else ()
+    if spec.kind in TORCH_MODELS:
+        return tuple(f"{2 * i}.{role}" for i in range(len(spec.hidden) + 1) for role in ("weight", "bias"))
+    if spec.kind == "MLPClassifier":
+        return tuple(f"{role}{i}" for i in range(len(spec.hidden) + 1) for role in ("coef", "intercept"))
+    return ("coef", "intercept") if spec.kind in SKLEARN_SETTINGS else ()
 
 
-def build(made: Network, task: Task, packages: Mapping[str, str], *, features: int, classes: int) -> Model:
-    """The network, untrained, for so many columns and classes; a package's own is loaded here.
+def build_model(
+    spec: ModelSpec, task: Task, packages: Mapping[str, str], *, features: int, classes: int
+) -> Model:
+    """Build a study's model component, untrained, for the task's columns and classes; loads plugins.
 
     Raises:
-        SettingsError: It cannot be made.
+        SettingsError: The model cannot be built.
     """
-    from abaton.learners import Model as Protocol
-    from abaton.learners import logistic, mlp, time_to_event
+    from abaton.models import Model as Protocol
+    from abaton.models import logistic, mlp, time_to_event
 
-    if task == "time" and made.kind in TORCH:
-        return time_to_event(features=features, intervals=classes, hidden=made.hidden)
-    if made.kind == "logistic":
+    if task == "survival" and spec.kind in TORCH_MODELS:
+        return time_to_event(features=features, intervals=classes, hidden=spec.hidden)
+    if spec.kind == "logistic":
         return logistic(features=features, classes=classes)
-    if made.kind in TORCH:
-        return mlp(features=features, classes=classes, hidden=made.hidden, task=task)
-    if made.kind in SKLEARN:
-        return _estimator(made, task, features=features, classes=classes)
+    if spec.kind in TORCH_MODELS:
+        return mlp(features=features, classes=classes, hidden=spec.hidden, task=task)
+    if spec.kind in SKLEARN_SETTINGS:
+        return _build_sklearn(spec, task, features=features, classes=classes)
     if not packages:
-        raise _unknown(made.kind, f"; {whose(NETWORK, made.kind)}")
-    maker = own(NETWORK, made.kind, packages, OURS)
-    asked = {"features": features, "classes": classes, "task": task}
-    if made.hidden:
-        raise SettingsError(f"{made.kind} has a setting without a name", remedy="write it as width=16")
-    model: Model = make(made.kind, maker, made.settings, **asked)
-    require(model, Protocol, name=f"what {made.kind} makes", where="network", known="a TorchModel")
+        raise _unknown_model(spec.kind, f"; {plugin_hint(MODEL, spec.kind)}")
+    factory = plugin_component(MODEL, spec.kind, packages, BUILTIN_MODELS)
+    arguments = {"features": features, "classes": classes, "task": task}
+    if spec.hidden:
+        raise SettingsError(f"{spec.kind} has a setting without a name", remedy="write it as width=16")
+    model: Model = build_component(spec.kind, factory, spec.settings, **arguments)
+    require_protocol(model, Protocol, name=f"the result of {spec.kind}", where="model", known="a TorchModel")
     return model
 
 
-def _estimator(made: Network, task: Task, *, features: int, classes: int) -> Model:
-    """An estimator of scikit-learn, which learns at the rate that the study gives its learners."""
+def _build_sklearn(spec: ModelSpec, task: Task, *, features: int, classes: int) -> Model:
+    """Build a scikit-learn model component; its learning rate comes from the study's training settings."""
     from sklearn import linear_model, neural_network
 
-    from abaton.learners import SklearnModel
+    from abaton.models import SklearnModel
 
-    allowed = SKLEARN[made.kind]
-    if strange := next((key for key in made.settings if key not in allowed), None):
+    allowed = SKLEARN_SETTINGS[spec.kind]
+    if unknown := next((key for key in spec.settings if key not in allowed), None):
         raise SettingsError(
-            f"{made.kind} has no setting '{strange}' here", remedy=f"its settings are {', '.join(allowed)}"
+            f"{spec.kind} has no setting '{unknown}' in a study", remedy=f"use {', '.join(allowed)}"
         )
-    given: dict[str, Any] = {
-        key: {"true": True, "false": False}.get(str(v), v) for key, v in made.settings.items()
+    settings: dict[str, Any] = {
+        key: {"true": True, "false": False}.get(str(v), v) for key, v in spec.settings.items()
     }
-    if made.kind == "MLPClassifier":
-        given = {"solver": "sgd", **given, "hidden_layer_sizes": made.hidden}
+    if spec.kind == "MLPClassifier":
+        settings = {"solver": "sgd", **settings, "hidden_layer_sizes": spec.hidden}
     else:
-        usual = {"loss": "log_loss"} if made.kind == "SGDClassifier" else {}
-        given = {**usual, **given, "learning_rate": "constant"}
-    room = neural_network if made.kind == "MLPClassifier" else linear_model
+        defaults = {"loss": "log_loss"} if spec.kind == "SGDClassifier" else {}
+        settings = {**defaults, **settings, "learning_rate": "constant"}
+    module = neural_network if spec.kind == "MLPClassifier" else linear_model
     try:
         return SklearnModel(
-            lambda: getattr(room, made.kind)(**given),
+            lambda: getattr(module, spec.kind)(**settings),
             features=features,
-            classes=classes if task == "classes" else None,
+            classes=classes if task == "classification" else None,
         )
-    except ValueError as error:  # scikit-learn says which of its settings it cannot use
+    except ValueError as error:
         raise SettingsError(
-            f"scikit-learn cannot use {made.kind} like this", remedy=str(error).split(". Got")[0][:200]
+            f"scikit-learn refuses the settings of {spec.kind}", remedy=str(error).split(". Got")[0][:200]
         ) from None

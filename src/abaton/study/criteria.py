@@ -1,4 +1,4 @@
-"""Who may take part: the criteria of a study, as written in its document."""
+"""Eligibility criteria of a study document."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from abaton.documents.fields import Part, Period, Term, Text, fault
+from abaton.documents.fields import Coding, DatePeriod, Section, Text, field_error
 
-What = Literal[
+CriterionType = Literal[
     "age",
     "sex",
     "condition",
@@ -27,7 +27,7 @@ Sex = Literal["male", "female", "other"]
 LOINC = "http://loinc.org"
 IEHR = "http://interopehrate.eu/fhir/CodeSystem/GroupCharacteristic-Code"
 
-KINDS: dict[tuple[str, str], What] = {
+CHARACTERISTIC_CODES: dict[tuple[str, str], CriterionType] = {
     (LOINC, "30525-0"): "age",
     (LOINC, "72143-1"): "sex",
     (LOINC, "56816-2"): "location",
@@ -40,32 +40,31 @@ KINDS: dict[tuple[str, str], What] = {
     (IEHR, "consent"): "consent",
     (IEHR, "expected lifespan"): "lifespan",
 }
-"""The characteristic codes of InteropEHRate and what they ask for; any other code names an observation."""
+"""Criterion type of each InteropEHRate characteristic code; any other code is an observation."""
 
-_NUMBERED = frozenset({"age", "lifespan"})
-_CLINICAL: list[set[str]] = [{"codes"}, {"flag"}, {"bounds"}]
-_KEYS: dict[str, list[set[str]]] = {
+_AGE_TYPES = frozenset({"age", "lifespan"})
+_CLINICAL_KEYS: list[set[str]] = [{"codes"}, {"flag"}, {"bounds"}]
+_ALLOWED_KEYS: dict[str, list[set[str]]] = {
     "age": [{"bounds"}],
     "lifespan": [{"bounds"}],
     "sex": [{"sex"}],
     "location": [{"codes"}],
     "observation": [{"codes", "bounds"}, {"codes", "values"}, {"codes", "flag"}],
 }
-"""Which keys belong together; what is not listed is clinical: some codes, any at all (flag), or a number."""
+"""Allowed combinations of keys by type; other types allow codes, a flag (any record), or bounds."""
 
 
-class Criterion(Part):
-    """One thing that must hold for a subject (or, with ``exclude``, must not hold).
+class Criterion(Section):
+    """Condition that a subject must meet (or, with ``exclude``, must not meet).
 
-    Codes are joined by *or*, criteria by *and*. ``low`` and ``high`` are included, ``above`` and ``below``
-    are not.
+    Codes are joined by *or*, criteria by *and*. ``low`` and ``high`` are inclusive, ``above`` and ``below`` exclusive.
 
-    >>> Criterion(what="age", low=18).what
+    >>> Criterion(type="age", low=18).type
     'age'
     """
 
-    what: What
-    codes: tuple[Term, ...] = ()
+    type: CriterionType
+    codes: tuple[Coding, ...] = ()
     sex: tuple[Sex, ...] = ()
     low: float | None = None
     high: float | None = None
@@ -73,54 +72,61 @@ class Criterion(Part):
     below: float | None = None
     equals: float | None = None
     unit: Text | None = None
-    values: tuple[Term, ...] = ()
+    values: tuple[Coding, ...] = ()
     flag: bool | None = None
     exclude: bool = False
-    period: Period | None = None
-    note: Text | None = Field(None, description="Words for people; never evaluated.")
+    period: DatePeriod | None = None
+    note: Text | None = Field(None, description="Comment; not evaluated.")
 
     @property
     def bounds(self) -> tuple[float | None, ...]:
-        """The five ways to bound a number, in the order low, high, above, below, equals."""
+        """Return the numeric bounds of an eligibility criterion: low, high, above, below, equals."""
         return self.low, self.high, self.above, self.below, self.equals
 
     @property
-    def bounded(self) -> bool:
-        """Whether a number is asked for."""
+    def has_bounds(self) -> bool:
+        """Return whether the eligibility criterion bounds a number."""
         return any(bound is not None for bound in self.bounds)
 
     @model_validator(mode="after")
-    def _fits_its_kind(self) -> Self:
+    def _check_keys(self) -> Self:
         given = {"sex": bool(self.sex), "codes": bool(self.codes), "values": bool(self.values)}
-        given |= {"flag": self.flag is not None, "bounds": self.bounded}
+        given |= {"flag": self.flag is not None, "bounds": self.has_bounds}
         keys = {name for name, present in given.items() if present}
-        allowed = _KEYS.get(self.what, _CLINICAL)
+        allowed = _ALLOWED_KEYS.get(self.type, _CLINICAL_KEYS)
         if keys not in allowed:
-            ways = " or ".join(" with ".join(sorted(way)) for way in allowed)
-            raise fault(
-                f"the keys of this criterion do not fit what = '{self.what}'",
-                f"give {ways} (bounds are low, high, above, below, equals)",
+            combinations = " or ".join(" with ".join(sorted(combination)) for combination in allowed)
+            raise field_error(
+                f"the keys of this criterion do not fit type = '{self.type}'",
+                f"give {combinations} (bounds are low, high, above, below, equals)",
             )
-        if self.what == "observation" and any((term.system, term.code) in KINDS for term in self.codes):
-            raise fault("this code does not name an observation", "use the 'what' that stands for it")
-        return self._checked_bounds()
+        if self.type == "observation" and any(
+            (code.system, code.code) in CHARACTERISTIC_CODES for code in self.codes
+        ):
+            raise field_error("this code is not an observation", "use the type of the code")
+        return self._check_bounds()
 
-    def _checked_bounds(self) -> Self:
+    def _check_bounds(self) -> Self:
         ranged = self.low is not None or self.high is not None
         if ranged + sum(bound is not None for bound in self.bounds[2:]) > 1:
-            raise fault("the bounds exclude each other", "use low and high, or one of above, below, equals")
+            raise field_error(
+                "the bounds exclude each other", "use low and high, or one of above, below, equals"
+            )
         if self.low is not None and self.high is not None and self.low > self.high:
-            raise fault("'low' is above 'high'", "swap them")
-        if self.what in _NUMBERED and (self.unit or "a") not in ("a", "mo", "wk", "d"):
-            raise fault("an age is counted in a (years), mo, wk or d", "leave 'unit' out for years")
-        if self.unit is not None and not self.bounded:
-            raise fault("a unit without a number means nothing", "remove 'unit'")
+            raise field_error("'low' is above 'high'", "swap them")
+        if self.type in _AGE_TYPES and (self.unit or "a") not in ("a", "mo", "wk", "d"):
+            raise field_error(
+                f"the unit of an age is '{self.unit}'",
+                "use a (years), mo, wk or d, or remove 'unit' for years",
+            )
+        if self.unit is not None and not self.has_bounds:
+            raise field_error("'unit' has no bounds", "remove 'unit'")
         return self
 
 
-class Eligibility(Part):
-    """Who may take part: every criterion must hold."""
+class Eligibility(Section):
+    """Eligibility criteria, all of which must be met."""
 
     name: Text | None = None
-    target: int | None = Field(None, ge=1, description="How many subjects the study hopes for.")
+    target: int | None = Field(None, ge=1, description="Planned number of subjects.")
     criteria: tuple[Criterion, ...] = Field(min_length=1)

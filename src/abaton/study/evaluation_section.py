@@ -1,4 +1,4 @@
-"""Split from another module."""
+"""Evaluation and interpretability sections of a study document."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from abaton.documents.fields import Name, Part, fault
+from abaton.documents.fields import Name, Section, field_error
 
 Metric = Literal[
     "auroc",
@@ -23,44 +23,47 @@ Metric = Literal[
 ]
 
 
-class Group(Part):
-    """Results are told apart by an input: by its categories, or by bands of its numbers."""
+class EvaluationGroupSection(Section):
+    """Subgroups of the results: by the categories of an input, or by bands of its values."""
 
     input: Name
     bands: tuple[float, ...] = ()
 
     @model_validator(mode="after")
-    def _rising(self) -> Self:
+    def _check_order(self) -> Self:
         if list(self.bands) != sorted(set(self.bands)):
-            raise fault("the bands do not rise", "write for example bands = [50, 65]")
+            raise field_error("the bands do not rise", "write for example bands = [50, 65]")
         return self
 
 
-class Evaluation(Part):
-    """How the model is judged, on subjects that nobody trained on."""
+class EvaluationSection(Section):
+    """Evaluation of the model on test subjects, who are not used for training."""
 
     metrics: tuple[Metric, ...] = ()
     specificity: float = Field(0.9, gt=0, lt=1)
-    test: float = Field(0.2, gt=0, lt=1)
-    confidence: float = Field(0.95, gt=0, lt=1)
-    groups: tuple[Group, ...] = ()
+    test_fraction: float = Field(0.2, gt=0, lt=1)
+    confidence_level: float = Field(0.95, gt=0, lt=1)
+    groups: tuple[EvaluationGroupSection, ...] = ()
 
 
-class Explanation(Part):
-    """What sites add up so that it can be told what the model goes by; every question counts against their limits.
+class InterpretabilitySection(Section):
+    """Permutation importance and partial dependence; every evaluation counts against the sites' limits.
 
-    >>> Explanation(importance=3, dependence=["age"], points=5).questions({"age": 0, "sex": 2})
+    >>> section = InterpretabilitySection(permutation_repeats=3, partial_dependence=["age"], grid_points=5)
+    >>> section.evaluations({"age": 0, "sex": 2})
     11
     """
 
-    importance: int = Field(5, ge=0, le=100)
-    dependence: tuple[Name, ...] = ()
-    points: int = Field(9, ge=2, le=25)
+    permutation_repeats: int = Field(5, ge=0, le=100)
+    partial_dependence: tuple[Name, ...] = ()
+    grid_points: int = Field(9, ge=2, le=25)
 
-    def questions(self, inputs: Mapping[str, int]) -> int:
-        """How often a model is asked of all test subjects.
+    def evaluations(self, inputs: Mapping[str, int]) -> int:
+        """Return how often this section has a model evaluated on all test subjects, for interpretability.
 
         Args:
-            inputs: Every input, and how many categories it has; 0 for a number.
+            inputs: Number of categories of every input; 0 for a number.
         """
-        return self.importance * len(inputs) + sum(inputs[name] or self.points for name in self.dependence)
+        return self.permutation_repeats * len(inputs) + sum(
+            inputs[name] or self.grid_points for name in self.partial_dependence
+        )

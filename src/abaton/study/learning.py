@@ -1,10 +1,9 @@
-"""How the community model is trained and judged, as written in the study document."""
+"""Learning section of a study document: model, strategy, training and evaluation."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
-from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from functools import partial
 from importlib.util import find_spec
@@ -12,202 +11,208 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, ValidationInfo, model_validator
 
-from abaton.documents.fields import Part, Text, faults
+from abaton.documents.fields import Section, Text, field_errors
 from abaton.documents.line_numbers import KeyPath
-from abaton.errors import SettingsError
-from abaton.specs import SettingError, read_line
+from abaton.errors import SettingsError, did_you_mean
+from abaton.specs import ComponentSettingError, parse_spec
 from abaton.study import components
 from abaton.study.components import (
     CODEC,
-    NETWORK,
-    PACING,
-    ROBUST,
-    SERVER,
+    MODEL,
+    ROBUST_AGGREGATION,
+    SCHEDULER,
+    SERVER_OPTIMISER,
     WEIGHTING,
-    Chosen,
+    ComponentField,
     Packages,
-    made,
-    ours,
-    own,
+    build_named,
+    builtin_components,
+    plugin_component,
 )
+from abaton.study.evaluation_section import EvaluationSection, InterpretabilitySection, Metric
 
 if TYPE_CHECKING:
-    from abaton.codecs import Pipeline
-    from abaton.controller import Privacy
-    from abaton.controller.strategies import Rules
-    from abaton.learners import Model
+    from abaton.codecs import CodecPipeline
+    from abaton.controller import DifferentialPrivacy
+    from abaton.controller.strategies import Strategy
+    from abaton.models import Model
     from abaton.training import TrainSettings
-from abaton.study.evaluation_section import Evaluation, Explanation, Metric
 
-PersonalWay = Literal["recalibrate", "fine-tune", "interpolate"]
-_USUAL: Mapping[str, tuple[Metric, ...]] = {
-    "classes": ("auroc", "auprc", "sensitivity", "calibration", "brier"),
-    "value": ("rmse", "mae", "r_squared"),
-    "time": ("concordance",),
+Personalisation = Literal["recalibrate", "fine-tune", "interpolate"]
+_DEFAULT_METRICS: Mapping[str, tuple[Metric, ...]] = {
+    "classification": ("auroc", "auprc", "sensitivity", "calibration", "brier"),
+    "regression": ("rmse", "mae", "r_squared"),
+    "survival": ("concordance",),
 }
-"""By which measures a model is judged if the study names none."""
-_JUDGES: Mapping[str, str] = {name: task for task in ("value", "time") for name in _USUAL[task]}
-"""What a measure judges, if it is not classes."""
-_INTERVALS = 10
-_LEARNERS = 1_000  # how many sites there will be is not known yet; a round can name no more than these
-_STAGES = ("policy", "pacing", "weighting", "robust", "server", "privacy")
-_OF_TRAINING = frozenset(
+"""Metrics of the evaluation if the study names none."""
+_METRIC_TASKS: Mapping[str, str] = {
+    name: task for task in ("regression", "survival") for name in _DEFAULT_METRICS[task]
+}
+"""Task of a metric, if it is not classification."""
+_DEFAULT_HAZARD_INTERVALS = 10
+_MAX_LEARNERS = 1_000  # the number of sites is not known yet
+_STAGES = ("strategy", "scheduler", "weighting", "robust_aggregation", "server_optimiser", "privacy")
+_TRAINING_MODULES = frozenset(
     {"numpy", "immutables", "abaton.codecs", "abaton.controller", "abaton.learners", "abaton.kernels"}
 )
-"""Whoever reads a study without these, as in a browser, does not train: its parts were checked at the centre."""
+"""Where these are not installed, as in a browser, nothing is trained; the centre has checked the components."""
 
 
-def _named(value: Any) -> Any:
+def _named_table(value: Any) -> Any:
     return {"name": value} if isinstance(value, str) else value
 
 
-class ThresholdsTable(Part):
-    """When a learner sends of its own accord: by how many percent its loss must fall, and how often it may not."""
+class ThresholdsSection(Section):
+    """Thresholds of the adaptive update frequency: minimal fall of the loss in percent, and number of tombstones."""
 
     loss: float = Field(0.0, ge=0)
     tombstones: int = Field(4, ge=0)
 
 
-class PolicyTable(Part):
-    """Who trains next and how much a model counts: a policy by its name, and what is different from it."""
+class StrategySection(Section):
+    """Strategy by name, and the settings in which the study differs from it."""
 
     name: Text
     participants: int | None = Field(None, ge=1)
-    extra: int | None = Field(None, ge=0)
+    over_selection: int | None = Field(None, ge=0)
     quorum: int | None = Field(None, ge=1)
     deadline: float | None = Field(None, gt=0)
-    attempts: int | None = Field(None, ge=1)
-    budget: float | None = Field(None, gt=0)
-    buffer: int | None = Field(None, ge=1)
-    measure: Text | None = None
+    max_attempts: int | None = Field(None, ge=1)
+    time_budget_seconds: float | None = Field(None, gt=0)
+    buffer_size: int | None = Field(None, ge=1)
+    metric: Text | None = None
     evaluators: int | None = Field(None, ge=1)
-    choice: Literal["lot", "labels"] | None = None
-    own: bool | None = None
-    thresholds: ThresholdsTable | None = None
+    evaluator_selection: Literal["random", "label_coverage"] | None = None
+    include_own_validation: bool | None = None
+    thresholds: ThresholdsSection | None = None
     alpha: float | None = Field(None, gt=0, le=1)
-    leavers: Literal["stay", "subtract"] | None = None
+    departed: Literal["keep", "subtract"] | None = None
 
-    def parts(self, task: str, without: Collection[str] = ()) -> dict[str, Any]:
-        """The policy as keywords of the controller's rules.
+    def to_settings(self, task: str, without: Collection[str] = ()) -> dict[str, Any]:
+        """Return the ``[learning]`` section's strategy as keyword arguments of the controller's `Strategy`.
 
         Args:
-            task: What is learned.
-            without: Which of its parts the study replaces: `pacing`, `weighting`.
+            task: The learning task.
+            without: Settings that the study replaces: `scheduler`, `weighting`.
 
         Raises:
-            SettingsError: There is no such policy, or a setting does not belong to it.
+            SettingsError: The strategy is unknown, or a setting does not belong to it.
         """
-        from abaton.controller import POLICIES, Blend, Latest
+        from abaton.controller import STRATEGIES, FedAsyncContribution, LatestContribution
 
-        if self.name not in POLICIES:
-            close = get_close_matches(self.name, POLICIES, n=1)
-            guess = f"did you mean '{close[0]}'? " if close else ""
+        if self.name not in STRATEGIES:
             raise SettingsError(
-                f"there is no policy '{self.name}'", remedy=f"{guess}choose {', '.join(POLICIES)}"
+                f"there is no strategy '{self.name}'",
+                remedy=f"{did_you_mean(self.name, STRATEGIES)} choose {', '.join(STRATEGIES)}".strip(),
             )
-        made = {key: value for key, value in POLICIES[self.name].items() if key not in without}
+        settings = {key: value for key, value in STRATEGIES[self.name].items() if key not in without}
         given = {key: value for key, value in self.model_dump(exclude={"name"}).items() if value is not None}
-        if "pacing" in made:
-            made["pacing"] = _paced(made["pacing"], given)
-        if "weighting" in made:
-            made["weighting"] = tuple(_weighed(part, given, task) for part in made["weighting"])
-        mixing = made.get("mixing", Latest())
-        made["mixing"] = _with(mixing, given, "alpha" if isinstance(mixing, Blend) else "leavers")
+        if "scheduler" in settings:
+            settings["scheduler"] = _apply_to_scheduler(settings["scheduler"], given)
+        if "weighting" in settings:
+            settings["weighting"] = tuple(
+                _apply_to_weighting(factor, given, task) for factor in settings["weighting"]
+            )
+        contribution_rule = settings.get("contribution_rule", LatestContribution())
+        key = "alpha" if isinstance(contribution_rule, FedAsyncContribution) else "departed"
+        settings["contribution_rule"] = _apply(contribution_rule, given, key)
         if given:
             replaced = f", whose {' and '.join(without)} the study replaces" if without else ""
-            raise SettingError(
-                f"'{sorted(given)[0]}' does not belong to the policy {self.name}{replaced}",
+            raise ComponentSettingError(
+                f"'{sorted(given)[0]}' is not a setting of the strategy {self.name}{replaced}",
                 "remove it",
                 sorted(given)[0],
             )
-        return made
+        return settings
 
 
-def _paced(pacing: Any, given: dict[str, Any]) -> Any:
-    """The pacing; with a budget of time, a synchronous one becomes semi-synchronous."""
-    from abaton.controller import SemiSynchronous, Synchronous, Thresholds
+def _apply_to_scheduler(scheduler: Any, given: dict[str, Any]) -> Any:
+    """Apply the settings of ``[learning]`` to a scheduler; a time budget makes it semi-synchronous."""
+    from abaton.controller import SemiSynchronousScheduler, SynchronousScheduler, UpdateThresholds
 
-    if "thresholds" in given and pacing.adaptive is not None:
-        pacing = replace(pacing, adaptive={"": Thresholds(**given.pop("thresholds"))})
-    if "budget" in given and type(pacing) is Synchronous:
-        pacing = SemiSynchronous(budget=given.pop("budget"))
-    return _with(pacing, given, "participants", "extra", "quorum", "deadline", "attempts", "buffer")
+    if "thresholds" in given and scheduler.adaptive is not None:
+        scheduler = replace(scheduler, adaptive={"": UpdateThresholds(**given.pop("thresholds"))})
+    if "time_budget_seconds" in given and type(scheduler) is SynchronousScheduler:
+        scheduler = SemiSynchronousScheduler(time_budget_seconds=given.pop("time_budget_seconds"))
+    keys = ("participants", "over_selection", "quorum", "deadline", "max_attempts", "buffer_size")
+    return _apply(scheduler, given, *keys)
 
 
-def _weighed(part: Any, given: dict[str, Any], task: str) -> Any:
-    """A part of the weighting; models of values are validated by how close they come, of times by their likelihood."""
-    from abaton.controller.weighting import ByValidation
+def _apply_to_weighting(base: Any, given: dict[str, Any], task: str) -> Any:
+    """Apply the settings of ``[learning]`` to a weighting; the default metric depends on the task."""
+    from abaton.controller.weighting import ValidationWeighting
     from abaton.metrics.counts import task_of
 
-    if not isinstance(part, ByValidation):
-        return part
-    if task != "classes":
-        given.setdefault("measure", {"value": "closeness", "time": "likelihood"}[task])
-    made = _with(part, given, "measure", "evaluators", "choice", "own")
-    if task_of(made.measure) != task:
+    if not isinstance(base, ValidationWeighting):
+        return base
+    if task != "classification":
+        given.setdefault("metric", {"regression": "inverse_mse", "survival": "likelihood"}[task])
+    keys = ("metric", "evaluators", "evaluator_selection", "include_own_validation")
+    weighting = _apply(base, given, *keys)
+    if task_of(weighting.metric) != task:
         raise SettingsError(
-            f"the measure '{made.measure}' does not judge the task '{task}'", remedy="choose another measure"
+            f"the metric '{weighting.metric}' does not fit the task '{task}'", remedy="choose another metric"
         )
-    return made
+    return weighting
 
 
-def _with(part: Any, given: dict[str, Any], *names: str) -> Any:
-    """A part of the rules with what is given for it; what is used is taken out."""
-    own = {name: given.pop(name) for name in names if name in given and hasattr(part, name)}
-    return replace(part, **own)
+def _apply(component: Any, given: dict[str, Any], *names: str) -> Any:
+    """Apply settings of ``[learning]`` to a component; the settings used are removed from `given`."""
+    settings = {name: given.pop(name) for name in names if name in given and hasattr(component, name)}
+    return replace(component, **settings)
 
 
-class Training(Part):
-    """How each learner trains."""
+class TrainingSection(Section):
+    """Local training of each learner."""
 
     epochs: int = Field(1, ge=1)
     batch_size: int = Field(32, ge=1)
     learning_rate: float = Field(0.05, gt=0)
     momentum: float = Field(0.0, ge=0, lt=1)
-    solver: Literal["sgd", "adam"] = "sgd"
-    proximal: float = Field(0.0, ge=0)
-    clip: float = Field(0.0, ge=0)
-    window: int = Field(0, ge=0)
-    keep_momentum: bool = False
-    schedule: Literal["constant", "step", "cosine", "driven"] = "constant"
-    decay: float = Field(1.0, gt=0, le=1)
-    period: int = Field(1, ge=1)
+    optimiser: Literal["sgd", "adam"] = "sgd"
+    proximal_mu: float = Field(0.0, ge=0)
+    max_grad_norm: float = Field(0.0, ge=0)
+    shuffle_window: int = Field(0, ge=0)
+    keep_optimiser_state: bool = False
+    learning_rate_schedule: Literal["constant", "step", "cosine", "plateau"] = "constant"
+    learning_rate_decay: float = Field(1.0, gt=0, le=1)
+    schedule_period: int = Field(1, ge=1)
 
-    def plain(self) -> TrainSettings:
-        """The settings as a learner takes them."""
+    def to_settings(self) -> TrainSettings:
+        """Return the training settings of a learner from the ``[learning]`` section."""
         from abaton.training import TrainSettings
 
         return TrainSettings(**self.model_dump())
 
 
-class Budget(Part):
-    """Differential privacy of the sites: how much may be learnt about any one of them from the whole run.
+class PrivacyBudgetSection(Section):
+    """Site-level differential privacy budget of the whole run.
 
-    Each site clips its updates to the length `clip` and adds noise of `noise` times that length before they leave.
+    Each site clips its updates to L2 norm `clip_norm` and adds Gaussian noise of `noise_multiplier * clip_norm`.
     """
 
     epsilon: float = Field(gt=0)
     delta: float = Field(gt=0, lt=1)
-    noise: float = Field(gt=0)
-    clip: float = Field(1.0, gt=0)
-    against: Literal["controller", "readers"] = "controller"
+    noise_multiplier: float = Field(gt=0)
+    clip_norm: float = Field(1.0, gt=0)
+    adversary: Literal["controller", "readers"] = "controller"
 
-    def plain(self) -> Privacy:
-        """The budget as the controller's rules take it."""
-        from abaton.controller import Privacy
+    def to_settings(self) -> DifferentialPrivacy:
+        """Return the privacy budget of ``[learning]`` as the controller's strategy takes it."""
+        from abaton.controller import DifferentialPrivacy
 
-        return Privacy(self.epsilon, self.delta, self.noise, self.against)
+        return DifferentialPrivacy(self.epsilon, self.delta, self.noise_multiplier, self.adversary)
 
 
-class PersonalLayers(Part):
-    """Layers that are trained at each site and never leave it, by the names of their tensors or patterns of them."""
+class PersonalLayersSection(Section):
+    """Layers that are trained at each site and never leave it, by tensor name or pattern."""
 
     layers: tuple[Text, ...] = Field(min_length=1)
 
     def patterns(self, names: Collection[str]) -> list[str]:
-        """Patterns of tensors: the name of a layer stands for all that it has.
+        """Return the tensor patterns of personal layers in ``[learning]``; a layer's name means all its tensors.
 
-        >>> PersonalLayers(layers=["2", "0.bias"]).patterns(["0.weight", "0.bias", "2.weight", "2.bias"])
+        >>> PersonalLayersSection(layers=["2", "0.bias"]).patterns(["0.weight", "0.bias", "2.weight", "2.bias"])
         ['2.*', '0.bias']
         """
         return [
@@ -216,51 +221,51 @@ class PersonalLayers(Part):
         ]
 
 
-class Learning(Part):
-    """How the community model is trained and judged."""
+class LearningSection(Section):
+    """Section ``[learning]``: model, strategy, training and evaluation."""
 
-    task: components.Task = "classes"
-    network: Text = "logistic"
-    intervals: int | None = Field(None, ge=2, le=100)
-    policy: Annotated[PolicyTable, BeforeValidator(_named)] = PolicyTable(name="AsyncDVW(na)")
-    pacing: Chosen | None = None
-    weighting: tuple[Chosen, ...] = ()
-    robust: Chosen | None = None
-    server: Chosen | None = None
+    task: components.Task = "classification"
+    model: Text = "logistic"
+    hazard_intervals: int | None = Field(None, ge=2, le=100)
+    strategy: Annotated[StrategySection, BeforeValidator(_named_table)] = StrategySection(name="AsyncDVW(na)")
+    scheduler: ComponentField | None = None
+    weighting: tuple[ComponentField, ...] = ()
+    robust_aggregation: ComponentField | None = None
+    server_optimiser: ComponentField | None = None
     codec: Text = "raw"
     downlink: Text | None = None
-    privacy: Budget | None = None
-    personal: PersonalLayers | None = None
-    parts: Packages = Field(default_factory=dict)
+    privacy: PrivacyBudgetSection | None = None
+    personal_layers: PersonalLayersSection | None = None
+    plugins: Packages = Field(default_factory=dict)
     rounds: int = Field(100, ge=1)
-    seconds: float | None = Field(None, gt=0)
-    finishing: int = Field(0, ge=0)
-    validation: float = Field(0.1, gt=0, lt=1)
-    training: Training = Training()
-    evaluation: Evaluation = Evaluation()
-    explanation: Explanation | None = None
-    personalise: tuple[PersonalWay, ...] = ()
+    max_seconds: float | None = Field(None, gt=0)
+    final_rounds: int = Field(0, ge=0)
+    validation_fraction: float = Field(0.1, gt=0, lt=1)
+    training: TrainingSection = TrainingSection()
+    evaluation: EvaluationSection = EvaluationSection()
+    interpretability: InterpretabilitySection | None = None
+    personalise: tuple[Personalisation, ...] = ()
 
     @model_validator(mode="after")
-    def _possible(self, info: ValidationInfo) -> Self:
+    def _validate(self, info: ValidationInfo) -> Self:
         load = bool((info.context or {}).get("load"))
-        if wrong := list(self._impossible(load=load)):
-            raise faults(wrong)
+        if errors := list(self._problems(load=load)):
+            raise field_errors(errors)
         return self
 
-    def _impossible(self, *, load: bool) -> Iterator[tuple[KeyPath, str, str]]:
-        """What cannot be, each with its place; a package's own parts are looked into only if they may be loaded."""
+    def _problems(self, *, load: bool) -> Iterator[tuple[KeyPath, str, str]]:
+        """Yield every contradiction in ``[learning]`` with its path; plugins are checked only with `load`."""
         checks: dict[str, Callable[[], object]] = {
-            "network": partial(self._network, load=load),
-            "codec": partial(self._codec, self.codec, self.pipeline, load=load),
-            "downlink": partial(self._codec, self.downlink, self.way_down, load=load),
-            **{stage: partial(self._stage, stage, load=load) for stage in _STAGES},
-            "personal": self._personal,
+            "model": partial(self._check_model, load=load),
+            "codec": partial(self._check_codec, self.codec, self.build_codec, load=load),
+            "downlink": partial(self._check_codec, self.downlink, self.build_downlink, load=load),
+            **{stage: partial(self._check_stage, stage, load=load) for stage in _STAGES},
+            "personal_layers": self._check_personal_layers,
         }
         failed = False
         for key, check in checks.items():
             if failed and key in _STAGES:
-                continue  # it would be held against what cannot be
+                continue  # an earlier stage is invalid
             try:
                 check()
             except SettingsError as error:
@@ -269,166 +274,190 @@ class Learning(Part):
                 yield path, error.what, error.remedy or "see docs/study-document.md"
                 failed = failed or key in _STAGES
             except ModuleNotFoundError as missing:
-                if missing.name not in _OF_TRAINING:
+                if missing.name not in _TRAINING_MODULES:
                     raise
         metrics = self.evaluation.metrics
         for i, metric in enumerate(metrics):
-            if _JUDGES.get(metric, "classes") != self.task or metric in metrics[:i]:
-                at = ("evaluation", "metrics", i)
-                yield at, f"'{metric}' stands twice or does not judge the task '{self.task}'", "remove it"
-        if self.intervals is not None and self.task != "time":
-            yield ("intervals",), f"the task '{self.task}' has no intervals", "leave 'intervals' out"
-        yield from self._on_personalising()
+            if _METRIC_TASKS.get(metric, "classification") != self.task or metric in metrics[:i]:
+                yield (
+                    ("evaluation", "metrics", i),
+                    f"'{metric}' is listed twice or does not fit the task '{self.task}'",
+                    "remove it",
+                )
+        if self.hazard_intervals is not None and self.task != "survival":
+            yield (
+                ("hazard_intervals",),
+                f"the task '{self.task}' has no hazard intervals",
+                "remove 'hazard_intervals'",
+            )
+        yield from self._personalisation_problems()
 
-    def _on_personalising(self) -> Iterator[tuple[KeyPath, str, str]]:
-        for i, way in enumerate(self.personalise):
-            if way in self.personalise[:i]:
-                yield ("personalise", i), f"'{way}' stands twice", "remove it"
-        if self.personalise and self.task == "time":
-            yield ("personalise",), "a model of times cannot be made a site's own yet", "leave it out"
-        if self.personalise and self.personal is not None:
+    def _personalisation_problems(self) -> Iterator[tuple[KeyPath, str, str]]:
+        for i, method in enumerate(self.personalise):
+            if method in self.personalise[:i]:
+                yield ("personalise", i), f"'{method}' is listed twice", "remove it"
+        if self.personalise and self.task == "survival":
+            yield ("personalise",), "survival models cannot be personalised", "remove 'personalise'"
+        if self.personalise and self.personal_layers is not None:
             yield (
                 ("personalise",),
-                "a model with layers that stay at each site is every site's own already",
-                "leave out 'personalise', or [learning.personal]",
+                "a model with personal layers is personalised already",
+                "remove 'personalise' or [learning.personal_layers]",
             )
 
-    def _network(self, *, load: bool) -> None:
-        named = components.network(self.network)
-        if named.kind in components.OURS:
-            components.check_network(named, self.task, self.training.plain())
-        elif load or not self.parts:
-            self.model(features=1, classes=2)
+    def _check_model(self, *, load: bool) -> None:
+        spec = components.parse_model_spec(self.model)
+        if spec.kind in components.BUILTIN_MODELS:
+            components.check_model(spec, self.task, self.training.to_settings())
+        elif load or not self.plugins:
+            self.build_model(features=1, classes=2)
 
-    def _codec(self, line: str | None, make: Callable[[], object], *, load: bool) -> None:
-        if load or not self.parts or not self._own_codecs(line):
-            make()
+    def _check_codec(self, spec: str | None, build: Callable[[], object], *, load: bool) -> None:
+        if load or not self.plugins or not self._plugin_codecs(spec):
+            build()
 
-    def _stage(self, stage: str, *, load: bool) -> None:
-        """Hold the rules up to a stage against each other."""
-        if stage != "policy" and not getattr(self, stage):
+    def _check_stage(self, stage: str, *, load: bool) -> None:
+        """Check the strategy of the ``[learning]`` section as far as the given stage."""
+        if stage != "strategy" and not getattr(self, stage):
             return
         if stage == "privacy" and find_spec("dp_accounting") is None:
-            return  # what a budget allows is asked where the run is controlled
+            return  # the budget is checked where the run is controlled
         stages = _STAGES[: _STAGES.index(stage) + 1]
-        foreign = {} if load or not self.parts else self._own_parts()
-        self._rules(_LEARNERS, 0, [each for each in stages if each not in foreign])
+        plugins = {} if load or not self.plugins else self._plugin_names()
+        self._build_strategy(_MAX_LEARNERS, 0, [checked for checked in stages if checked not in plugins])
 
-    def _personal(self) -> None:
-        if self.personal is None:
+    def _check_personal_layers(self) -> None:
+        if self.personal_layers is None:
             return
-        names = components.tensor_names(components.network(self.network))
+        names = components.tensor_names(components.parse_model_spec(self.model))
         if not names:
-            return  # a package's own network says what it has when it is made
-        patterns = self.personal.patterns(names)
-        for layer, pattern in zip(self.personal.layers, patterns, strict=True):
+            return  # the tensors of a plugin are known once it is built
+        patterns = self.personal_layers.patterns(names)
+        for layer, pattern in zip(self.personal_layers.layers, patterns, strict=True):
             if not any(fnmatchcase(name, pattern) for name in names):
                 raise SettingsError(
-                    f"no layer of {self.network} fits '{layer}'", remedy=f"it has {', '.join(names)}"
+                    f"no layer of {self.model} matches '{layer}'", remedy=f"use one of {', '.join(names)}"
                 )
         if all(any(fnmatchcase(name, pattern) for pattern in patterns) for name in names):
-            raise SettingsError("every layer would stay at its site", remedy="leave some to share")
+            raise SettingsError("every layer is personal", remedy="leave at least one layer to share")
 
-    def _own_codecs(self, line: str | None) -> list[str]:
-        known = ours(CODEC)
-        return [part.name for part in read_line(line) if part.name not in known] if line else []
+    def _plugin_codecs(self, spec: str | None) -> list[str]:
+        known = builtin_components(CODEC)
+        return [part.name for part in parse_spec(spec) if part.name not in known] if spec else []
 
-    def _parsed(self, line: str) -> Pipeline:
-        """The codec of a line, packages' own parts included."""
-        from abaton.codecs.registry import parse
+    def _parse_codec(self, spec: str) -> CodecPipeline:
+        """Parse a codec spec of the ``[learning]`` section, plugins included."""
+        from abaton.codecs.registry import parse_codec
 
-        return parse(
-            line, {name: own(CODEC, name, self.parts, ours(CODEC)) for name in self._own_codecs(line)}
+        return parse_codec(
+            spec,
+            {
+                name: plugin_component(CODEC, name, self.plugins, builtin_components(CODEC))
+                for name in self._plugin_codecs(spec)
+            },
         )
 
-    def _own_parts(self) -> dict[str, list[str]]:
-        """By key: the names of parts that are not ours."""
-        kinds = {"pacing": PACING, "robust": ROBUST, "server": SERVER, "weighting": WEIGHTING}
-        found = {}
+    def _plugin_names(self) -> dict[str, list[str]]:
+        """Return, by key of ``[learning]``, the names of components that are not built in."""
+        kinds = {
+            "scheduler": SCHEDULER,
+            "robust_aggregation": ROBUST_AGGREGATION,
+            "server_optimiser": SERVER_OPTIMISER,
+            "weighting": WEIGHTING,
+        }
+        plugins = {}
         for key, kind in kinds.items():
             value = getattr(self, key)
-            named = value if isinstance(value, tuple) else () if value is None else (value,)
-            if strange := [part.name for part in named if part.name not in ours(kind)]:
-                found[key] = strange
-        return found
+            specs = value if isinstance(value, tuple) else () if value is None else (value,)
+            if names := [spec.name for spec in specs if spec.name not in builtin_components(kind)]:
+                plugins[key] = names
+        return plugins
 
     @property
-    def own_parts(self) -> tuple[tuple[str, str], ...]:
-        """Parts that a site would run and that do not ship with Abaton: what kind each is, and its name."""
-        kind = components.network(self.network).kind
-        codecs = dict.fromkeys([*self._own_codecs(self.codec), *self._own_codecs(self.downlink)])
-        strange = () if kind in components.OURS else ((NETWORK, kind),)
-        return (*((CODEC, name) for name in codecs), *strange)
+    def site_plugins(self) -> tuple[tuple[str, str], ...]:
+        """Return the kind and name of every plugin of ``[learning]`` that would run at sites."""
+        kind = components.parse_model_spec(self.model).kind
+        codecs = dict.fromkeys([*self._plugin_codecs(self.codec), *self._plugin_codecs(self.downlink)])
+        models = () if kind in components.BUILTIN_MODELS else ((MODEL, kind),)
+        return (*((CODEC, name) for name in codecs), *models)
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """The measures by which the model is judged; the usual ones of the task if none are named."""
-        return self.evaluation.metrics or _USUAL[self.task]
+        """Return the evaluation metrics of ``[learning]``; the task's defaults if the study names none."""
+        return self.evaluation.metrics or _DEFAULT_METRICS[self.task]
 
-    def rules(self, learners: int, *, seed: int = 0) -> Rules:
-        """The controller's rules for so many learners."""
-        return self._rules(learners, seed, _STAGES)
+    def build_strategy(self, learners: int, *, seed: int = 0) -> Strategy:
+        """Build the controller's strategy from the ``[learning]`` section for a number of learners."""
+        return self._build_strategy(learners, seed, _STAGES)
 
-    def _rules(self, learners: int, seed: int, stages: Collection[str]) -> Rules:
-        from abaton.controller.strategies import Rules
+    def _build_strategy(self, learners: int, seed: int, stages: Collection[str]) -> Strategy:
+        from abaton.controller.strategies import Strategy
 
-        settings = self.training.plain()
-        return Rules(
+        training = self.training.to_settings()
+        return Strategy(
             learners=learners,
             rounds=self.rounds,
-            seconds=self.seconds,
-            training=settings,
+            max_seconds=self.max_seconds,
+            training=training,
             seed=seed,
-            finishing=self.finishing,
-            **self._parts(stages),
+            final_rounds=self.final_rounds,
+            **self._strategy_settings(stages),
         )
 
-    def _parts(self, stages: Collection[str]) -> dict[str, Any]:
-        """The parts of the rules, as far as some stages go."""
-        replaced = [key for key in ("pacing", "weighting") if getattr(self, key)]
-        parts = self.policy.parts(self.task, replaced)
-        if self.pacing is not None and "pacing" in stages:
-            parts["pacing"] = made(PACING, self.pacing, self.parts)
+    def _strategy_settings(self, stages: Collection[str]) -> dict[str, Any]:
+        """Return the strategy settings of the ``[learning]`` section as far as the given stages."""
+        replaced = [key for key in ("scheduler", "weighting") if getattr(self, key)]
+        settings = self.strategy.to_settings(self.task, replaced)
         if self.weighting and "weighting" in stages:
-            parts["weighting"] = tuple(made(WEIGHTING, each, self.parts) for each in self.weighting)
-        if self.robust is not None and "robust" in stages:
-            parts["robust"] = made(ROBUST, self.robust, self.parts)
-        if self.server is not None and "server" in stages:
-            parts["server"] = made(SERVER, self.server, self.parts)
+            settings["weighting"] = tuple(
+                build_named(WEIGHTING, factor, self.plugins) for factor in self.weighting
+            )
+        singles = {
+            "scheduler": (SCHEDULER, self.scheduler),
+            "robust_aggregation": (ROBUST_AGGREGATION, self.robust_aggregation),
+            "server_optimiser": (SERVER_OPTIMISER, self.server_optimiser),
+        }
+        for key, (kind, component) in singles.items():
+            if component is not None and key in stages:
+                settings[key] = build_named(kind, component, self.plugins)
         if self.privacy is not None and "privacy" in stages:
-            parts["privacy"] = self.privacy.plain()
-        return parts
+            settings["privacy"] = self.privacy.to_settings()
+        return settings
 
-    def pipeline(self) -> Pipeline:
-        """The codec that updates travel in; with a privacy budget it clips and adds noise first."""
-        from abaton.codecs import Clip, GaussianNoise, chain
+    def build_codec(self) -> CodecPipeline:
+        """Build the codec of updates from ``[learning]``; with a privacy budget it clips and adds noise first."""
+        from abaton.codecs import Clip, GaussianNoise, build_pipeline
 
-        codec, budget = self._parsed(self.codec), self.privacy
+        codec, budget = self._parse_codec(self.codec), self.privacy
         if budget is None:
             return codec
-        if twice := {Clip.name, GaussianNoise.name} & {step.name for step in codec.steps}:
+        if repeated := {Clip.name, GaussianNoise.name} & {step.name for step in codec.transforms}:
             raise SettingsError(
-                f"[learning.privacy] clips and adds noise by itself, and the codec has '{min(twice)}', too",
-                remedy="remove it from the codec's line",
+                f"[learning.privacy] clips and adds noise, and the codec has '{min(repeated)}' too",
+                remedy="remove it from the codec",
             )
-        return chain(Clip(budget.clip), GaussianNoise(budget.noise * budget.clip), codec)
+        return build_pipeline(
+            Clip(budget.clip_norm), GaussianNoise(budget.noise_multiplier * budget.clip_norm), codec
+        )
 
-    def way_down(self) -> Pipeline | None:
-        """The codec that versions of the community model travel in; none if they travel as they are."""
-        from abaton.codecs.downlink import downlink_of
+    def build_downlink(self) -> CodecPipeline | None:
+        """Build the downlink codec of community models from ``[learning]``; None sends full versions."""
+        from abaton.codecs.downlink import make_downlink
 
-        return None if self.downlink is None else downlink_of(self._parsed(self.downlink))
+        return None if self.downlink is None else make_downlink(self._parse_codec(self.downlink))
 
-    def model(self, *, features: int, classes: int) -> Model:
-        """The network, untrained, for so many columns and classes; layers that stay at a site are no part of it.
+    def build_model(self, *, features: int, classes: int) -> Model:
+        """Build the untrained model of the ``[learning]`` section, without personal layers.
 
-        One that learns times has an output for each interval of the follow-up.
+        A survival model has one output per hazard interval.
         """
-        named = components.network(self.network)
-        classes = (self.intervals or _INTERVALS) if self.task == "time" else classes
-        whole = components.build(named, self.task, self.parts, features=features, classes=classes)
-        if self.personal is None:
-            return whole
-        from abaton.learners import Personal
+        spec = components.parse_model_spec(self.model)
+        classes = (self.hazard_intervals or _DEFAULT_HAZARD_INTERVALS) if self.task == "survival" else classes
+        full_model = components.build_model(spec, self.task, self.plugins, features=features, classes=classes)
+        if self.personal_layers is None:
+            return full_model
+        from abaton.learners import PersonalLayersModel
 
-        return Personal(whole, self.personal.patterns([tensor.name for tensor in whole.layout]))
+        return PersonalLayersModel(
+            full_model, self.personal_layers.patterns([tensor.name for tensor in full_model.layout])
+        )

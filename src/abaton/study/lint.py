@@ -1,63 +1,65 @@
-"""What a study document leaves open although it is valid: remarks for its author, not errors."""
+"""Remarks on valid study documents for their authors."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import date
 
-from abaton.study.data_requirements import Requirement, has_element
+from abaton.study.data_requirements import RequirementSection, has_element
 from abaton.study.document import Study
 
 
-def notes_on(study: Study, today: date) -> list[str]:
-    """Remarks on a study that is valid but may not be what its author means.
+def lint_study(study: Study, today: date) -> list[str]:
+    """Lint a study: return remarks where it is valid but may not be what its author intends.
 
     Args:
         study: The study.
-        today: The day on which enrolment is looked at.
+        today: The date for which enrolment is checked.
 
     Returns:
-        One sentence each; none if nothing is open.
+        One sentence per remark.
     """
-    made = []
-    head = study.study
+    remarks = []
+    identification = study.study
     if study.consent is None:
-        made.append("consent: there is no consent text, so nobody can be asked to take part")
-    if head.legal_basis is None:
-        made.append("study.legal_basis: the legal ground is not stated")
-    if head.retention is None:
-        made.append("study.retention: it is not said how long records are kept")
-    if head.enrolment.end and head.enrolment.end < today:
-        made.append(f"study.enrolment: enrolment closed on {head.enrolment.end.isoformat()}")
-    if head.period.end and head.period.end < today:
-        made.append(f"study.period: the study ended on {head.period.end.isoformat()}")
+        remarks.append("consent: there is no consent text, so subjects cannot be enrolled")
+    if identification.legal_basis is None:
+        remarks.append("study.legal_basis: the legal basis is not stated")
+    if identification.retention is None:
+        remarks.append("study.retention: the retention period is not stated")
+    if identification.enrolment.end and identification.enrolment.end < today:
+        remarks.append(f"study.enrolment: enrolment closed on {identification.enrolment.end.isoformat()}")
+    if identification.period.end and identification.period.end < today:
+        remarks.append(f"study.period: the study ended on {identification.period.end.isoformat()}")
     for i, criterion in enumerate(study.eligibility.criteria):
-        if criterion.what == "lifespan" or (
-            criterion.bounded and criterion.what not in ("age", "observation")
+        if criterion.type == "lifespan" or (
+            criterion.has_bounds and criterion.type not in ("age", "observation")
         ):
-            made.append(f"eligibility.criteria[{i}]: records cannot answer this, so nobody will be eligible")
+            remarks.append(f"eligibility.criteria[{i}]: always unknown, so no subject is eligible")
     for i, requirement in enumerate(study.data):
-        made += [f"data[{i}]{remark}" for remark in _on_filters(requirement)]
-    if study.learning and study.learning.parts and (strange := study.learning.own_parts):
-        named = ", ".join(f"{package} {version}" for package, version in study.learning.parts.items())
-        parts = " and ".join(f"the {kind} '{name}'" for kind, name in strange)
-        made.append(f"learning.parts: {parts} would run at sites, each of which must allow it ({named})")
+        remarks += [f"data[{i}]{remark}" for remark in _on_filters(requirement)]
+    if study.learning and study.learning.plugins and (plugins := study.learning.site_plugins):
+        packages = ", ".join(f"{package} {version}" for package, version in study.learning.plugins.items())
+        names = " and ".join(f"the {kind} '{name}'" for kind, name in plugins)
+        remarks.append(
+            f"learning.plugins: {names} would run at sites, each of which must allow it ({packages})"
+        )
     if study.features and study.privacy.anonymity:
-        known = {study.features.label.name, *(each.name for each in study.features.inputs)}
-        asked = study.privacy.anonymity.columns
-        made += [
-            f"privacy.anonymity: '{name}' is no input of [features], so it cannot be enforced on the model's table"
-            for name in asked
+        known = {study.features.label.name, *(spec.name for spec in study.features.inputs)}
+        columns = study.privacy.anonymity.columns
+        remarks += [
+            f"privacy.anonymity: '{name}' is not an input or the label, so it cannot be enforced on the feature table"
+            for name in columns
             if name not in known
         ]
-    return made
+    return remarks
 
 
-def _on_filters(requirement: Requirement) -> Iterator[str]:
+def _on_filters(requirement: RequirementSection) -> Iterator[str]:
     paths = [rule.path for rule in requirement.codes] + [rule.path for rule in requirement.dates]
     for path in paths:
         if not has_element(requirement.type, path):
-            yield f": {requirement.type} has no '{path}', so the filter finds nothing"
-    for j, rule in enumerate(requirement.codes):
-        if not rule.any:
-            yield f".codes[{j}]: sites cannot evaluate this filter; list its codes"
+            yield f": {requirement.type} has no '{path}', so the filter matches nothing"
+    for j, code_filter in enumerate(requirement.codes):
+        if not code_filter.any_of:
+            yield f".codes[{j}]: sites cannot evaluate a value set; list its codes"

@@ -1,8 +1,74 @@
-"""A study on a real network: the same steps as on one machine, with sites that only tell sums, counts and updates."""
+"""Study runs on one machine or over a network: the same steps on both.
 
-from abaton.study_run.site_client import Preparation, Ready
-from abaton.study_run.server import Controller, Submission, Wish
-from abaton.study_run.site_service import StudyDesk
-from abaton.study_run.messages import FIELDS
+Names are imported on first use, because a site, the centre and a notebook need different modules.
+"""
 
-__all__ = ["FIELDS", "Controller", "Preparation", "Ready", "StudyDesk", "Submission", "Wish"]
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from abaton.study_run.consent_roster import ConsentRoster
+    from abaton.study_run.consented_learner import ConsentedLearner, SubjectRows
+    from abaton.study_run.coordinator import StudyOptions, resume_study, run_prepared_study, run_study
+    from abaton.study_run.evaluation import (
+        POOLED,
+        evaluate_at_site,
+        evaluate_models,
+        local_only_name,
+        train_baselines,
+    )
+    from abaton.study_run.ingest import SiteIngest, ingest_sites
+    from abaton.study_run.messages import FIELDS
+    from abaton.study_run.preparation import PreparedSite, PreparedSites, prepare_sites
+    from abaton.study_run.server import ControllerJob, NetworkController, NetworkRunOptions
+    from abaton.study_run.site_client import PreparationResult, RemotePreparation
+    from abaton.study_run.site_service import StudySiteService
+
+__all__ = [
+    "FIELDS",
+    "POOLED",
+    "ConsentRoster",
+    "ConsentedLearner",
+    "ControllerJob",
+    "NetworkController",
+    "NetworkRunOptions",
+    "PreparationResult",
+    "PreparedSite",
+    "PreparedSites",
+    "RemotePreparation",
+    "SiteIngest",
+    "StudyOptions",
+    "StudySiteService",
+    "SubjectRows",
+    "evaluate_at_site",
+    "evaluate_models",
+    "ingest_sites",
+    "local_only_name",
+    "prepare_sites",
+    "resume_study",
+    "run_prepared_study",
+    "run_study",
+    "train_baselines",
+]
+
+_MODULES = {
+    "consent_roster": "ConsentRoster",
+    "consented_learner": "ConsentedLearner SubjectRows",
+    "coordinator": "StudyOptions resume_study run_prepared_study run_study",
+    "evaluation": "POOLED evaluate_at_site evaluate_models local_only_name train_baselines",
+    "ingest": "SiteIngest ingest_sites",
+    "messages": "FIELDS",
+    "preparation": "PreparedSite PreparedSites prepare_sites",
+    "server": "ControllerJob NetworkController NetworkRunOptions",
+    "site_client": "PreparationResult RemotePreparation",
+    "site_service": "StudySiteService",
+}
+_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names.split()}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULE_OF:
+        return getattr(import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,10 +1,10 @@
-"""Who may be used now: asked of a site's consents before every round, and written down with the round.
+"""Consent roster of a run: the subjects that may be used, checked before every round and recorded with it.
 
 Invariants:
-(1) nobody is trained on in a round whose snapshot does not hold them;
-(2) who is out once stays out for the run;
-(3) the roll knows people by the site's own ids: it never leaves the site;
-(4) while no consent changes, begins or ends, asking costs the same however many people there are.
+(1) no subject is trained on in a round whose snapshot does not contain them;
+(2) a subject that was removed once stays removed for the run;
+(3) the roster uses the site's own identifiers and never leaves the site;
+(4) while no consent changes, starts or ends, the cost of a check does not depend on the number of subjects.
 """
 
 from __future__ import annotations
@@ -15,140 +15,167 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import NamedTuple
 
-from abaton.canonical_json import digest
-from abaton.errors import Refused
-from abaton.governance import Action, Snapshot, note_round, take_snapshot
+from abaton.canonical_json import canonical_digest
+from abaton.errors import RefusedError
+from abaton.governance import CohortSnapshot, ConsentAction, record_round, take_snapshot
 from abaton.site import (
-    SAID_NO,
+    WITHDRAWAL_REASONS,
     ConsentGate,
-    OptOuts,
-    Permission,
+    LoadedSiteConfig,
+    OptOutGate,
+    PermissionDecision,
     PermittedUse,
-    RegisteredConsents,
-    SiteFile,
-    StatedGround,
-    gate_of,
-    subject_tag,
+    RegistryGate,
+    StatedLegalBasis,
+    build_consent_gate,
+    subject_pseudonym,
 )
 from abaton.study import Study
 
-Moment = Callable[[float], datetime]
-"""What time it is in the world when an engine's clock says so many seconds."""
+WallClock = Callable[[float], datetime]
+"""Converts seconds of an engine's clock to a UTC timestamp."""
 
 
-class _Seen(NamedTuple):
-    """An answer that was given: of whom, from whom, and who."""
+class _CachedEligibility(NamedTuple):
+    """The last eligibility result, with the keys and the allowed set that it was computed from."""
 
     keys: tuple[str, ...]
     allowed: frozenset[str]
-    inside: frozenset[str]
+    eligible: frozenset[str]
 
 
 @dataclass
-class Roll:
-    """The people of one site in one run, and whether they still agree.
+class ConsentRoster:
+    """Subjects of one site in one run, and whether they may still be used.
 
     Args:
-        file: The site's document, which says who knows the consents.
-        study: The study; consents are pinned to its hash.
-        run: The name of the run, under which rounds are noted.
-        people: How rows name people, and the Patient's id of each.
-        moment: The time of the world by the engine's clock.
+        file: The site's configuration, which names the source of consents.
+        study: The study; consents refer to its hash.
+        run: The name of the run under which rounds are recorded.
+        patient_ids: Patient id of each subject key of the rows.
+        wall_clock: Converts the engine's clock to UTC.
     """
 
-    file: SiteFile
+    file: LoadedSiteConfig
     study: Study
     run: str
-    people: Mapping[str, str] = field(repr=False)
-    moment: Moment
-    _opened: tuple[int, ConsentGate] | None = field(default=None, init=False, repr=False)
-    _tags: dict[str, str] = field(default_factory=dict, init=False, repr=False)
-    _seen: _Seen | None = field(default=None, init=False, repr=False)
-    _last: Snapshot | None = field(default=None, init=False, repr=False)
-    _order: tuple[tuple[str, ...], tuple[str, ...]] = field(default=((), ()), init=False, repr=False)
+    patient_ids: Mapping[str, str] = field(repr=False)
+    wall_clock: WallClock
+    _gate_of_process: tuple[int, ConsentGate] | None = field(default=None, init=False, repr=False)
+    _pseudonyms: dict[str, str] = field(default_factory=dict, init=False, repr=False)
+    _cached: _CachedEligibility | None = field(default=None, init=False, repr=False)
+    _last_snapshot: CohortSnapshot | None = field(default=None, init=False, repr=False)
+    _sorted_pseudonyms: tuple[tuple[str, ...], tuple[str, ...]] = field(
+        default=((), ()), init=False, repr=False
+    )
 
-    def inside(self, keys: Sequence[str], at: float) -> frozenset[str]:
-        """Who of some people may be used at a moment, without writing anything down."""
-        gate, when, asked = self._gate(), self.moment(at), tuple(keys)
-        if isinstance(gate, RegisteredConsents):
-            document, allowed = gate.registry.who_may(gate.study, Action.TRAIN, when)
-            self._check(document)
-            return self._among(gate, asked, allowed)
-        if isinstance(gate, StatedGround | PermittedUse):
+    def eligible_at(self, keys: Sequence[str], seconds: float) -> frozenset[str]:
+        """Return the subjects on the consent roster at a time of the engine's clock; record nothing."""
+        gate, timestamp, subjects = self._gate(), self.wall_clock(seconds), tuple(keys)
+        if isinstance(gate, RegistryGate):
+            document, allowed = gate.registry.eligible_subjects(gate.study, ConsentAction.TRAIN, timestamp)
+            self._check_study_hash(document)
+            return self._eligible_among(gate, subjects, allowed)
+        if isinstance(gate, StatedLegalBasis | PermittedUse):
             return (
-                self._without_opt_outs(gate, asked)
-                if gate.in_general(when, Action.TRAIN).allowed
+                self._without_opt_outs(gate, subjects)
+                if gate.decide_for_all(timestamp, ConsentAction.TRAIN).allowed
                 else frozenset()
             )
-        return frozenset(key for key in asked if gate(self.people[key], when, Action.TRAIN).allowed)
+        return frozenset(
+            key for key in subjects if gate(self.patient_ids[key], timestamp, ConsentAction.TRAIN).allowed
+        )
 
-    def taken(self, keys: Sequence[str], at: float, version: int | None = None) -> tuple[frozenset[str], str]:
-        """Take a snapshot of who is in, and its fingerprint; noted as the cohort of a round if a version is given."""
-        gate, when, asked = self._gate(), self.moment(at), tuple(keys)
-        if not isinstance(gate, RegisteredConsents):
-            inside = self.inside(asked, at)
-            about = {"study": self.study.study.id, "document": self.study.hash, "purpose": Action.TRAIN.value}
-            return inside, digest({**about, "members": sorted(inside)})
-        if self._order[0] != asked:
-            self._order = asked, tuple(sorted(self._tag(gate, key) for key in asked))
-        made = take_snapshot(gate.registry, gate.study, Action.TRAIN, when, self._order[1], self._last)
-        self._check(made.document)
-        self._last = made
+    def take_snapshot_for_round(
+        self, keys: Sequence[str], seconds: float, version: int | None = None
+    ) -> tuple[frozenset[str], str]:
+        """Return the roster's eligible subjects and snapshot digest; given a version, record the round's cohort."""
+        gate, timestamp, subjects = self._gate(), self.wall_clock(seconds), tuple(keys)
+        if not isinstance(gate, RegistryGate):
+            eligible = self.eligible_at(subjects, seconds)
+            scope = {
+                "study": self.study.study.id,
+                "document": self.study.hash,
+                "purpose": ConsentAction.TRAIN.value,
+            }
+            return eligible, canonical_digest(
+                {**scope, "members": sorted(eligible)}
+            )  # frozen: part of the bytes
+        if self._sorted_pseudonyms[0] != subjects:
+            self._sorted_pseudonyms = subjects, tuple(sorted(self._pseudonym(gate, key) for key in subjects))
+        snapshot = take_snapshot(
+            gate.registry,
+            gate.study,
+            ConsentAction.TRAIN,
+            timestamp,
+            self._sorted_pseudonyms[1],
+            self._last_snapshot,
+        )
+        self._check_study_hash(snapshot.document)
+        self._last_snapshot = snapshot
         if version is not None:
-            note_round(gate.registry.database, self.run, version, made, when)
-        return self._among(gate, asked, made.allowed), made.id
+            record_round(gate.registry.database, self.run, version, snapshot, timestamp)
+        return self._eligible_among(gate, subjects, snapshot.eligible), snapshot.id
 
-    def _among(
-        self, gate: RegisteredConsents, keys: tuple[str, ...], allowed: frozenset[str]
+    def _eligible_among(
+        self, gate: RegistryGate, keys: tuple[str, ...], allowed: frozenset[str]
     ) -> frozenset[str]:
-        """Who of some people is among those who may be used; asked again of the same, the same answer."""
-        seen = self._seen
-        if seen is None or seen.allowed is not allowed or seen.keys != keys:
-            inside = frozenset(key for key in keys if self._tag(gate, key) in allowed)
-            self._seen = seen = _Seen(keys, allowed, inside)
-        return seen.inside
+        """Return the roster's subjects whose pseudonym is allowed; repeated calls use the cached result."""
+        cached = self._cached
+        if cached is None or cached.allowed is not allowed or cached.keys != keys:
+            eligible = frozenset(key for key in keys if self._pseudonym(gate, key) in allowed)
+            self._cached = cached = _CachedEligibility(keys, allowed, eligible)
+        return cached.eligible
 
-    def _without_opt_outs(self, gate: StatedGround | PermittedUse, keys: tuple[str, ...]) -> frozenset[str]:
-        """Everybody who is not on the opt-out list; asked again of the same, the same answer."""
-        out = gate.opt_outs.out() if gate.opt_outs else frozenset()
-        seen = self._seen
-        if seen is None or seen.allowed is not out or seen.keys != keys:
+    def _without_opt_outs(
+        self, gate: StatedLegalBasis | PermittedUse, keys: tuple[str, ...]
+    ) -> frozenset[str]:
+        """Return the roster's subjects that are not on the opt-out list; repeated calls use the cached result."""
+        opted_out = gate.opt_outs.opted_out() if gate.opt_outs else frozenset()
+        cached = self._cached
+        if cached is None or cached.allowed is not opted_out or cached.keys != keys:
             if gate.opt_outs is None:
-                inside = frozenset(keys)
+                eligible = frozenset(keys)
             else:
-                inside = frozenset(key for key in keys if self._tag(gate.opt_outs, key) not in out)
-            self._seen = seen = _Seen(keys, out, inside)
-        return seen.inside
+                eligible = frozenset(
+                    key for key in keys if self._pseudonym(gate.opt_outs, key) not in opted_out
+                )
+            self._cached = cached = _CachedEligibility(keys, opted_out, eligible)
+        return cached.eligible
 
-    def _tag(self, gate: RegisteredConsents | OptOuts, key: str) -> str:
-        found = self._tags.get(key)
-        if found is None:
-            found = self._tags[key] = subject_tag(gate.key, self.people[key])
-        return found
+    def _pseudonym(self, gate: RegistryGate | OptOutGate, key: str) -> str:
+        pseudonym = self._pseudonyms.get(key)
+        if pseudonym is None:
+            pseudonym = self._pseudonyms[key] = subject_pseudonym(gate.key, self.patient_ids[key])
+        return pseudonym
 
-    def _check(self, document: str) -> None:
+    def _check_study_hash(self, document: str) -> None:
         if document != self.study.hash:
-            raise Refused(
-                "the registry has another document of this study now",
-                where=f"site '{self.file.document.site.id}'",
+            raise RefusedError(
+                "the registry contains another version of the study document",
+                where=f"site '{self.file.config.site.id}'",
                 remedy="start a new run with the new document",
             )
 
     def _gate(self) -> ConsentGate:
-        """The gate, opened once in every process: a database is not shared with a forked one."""
-        if self._opened is None or self._opened[0] != os.getpid():
-            self._opened, self._seen, self._last = (os.getpid(), gate_of(self.file, self.study)), None, None
-        return self._opened[1]
+        """Return the roster's consent gate, opened once per process: a forked process needs its own database."""
+        if self._gate_of_process is None or self._gate_of_process[0] != os.getpid():
+            self._gate_of_process, self._cached, self._last_snapshot = (
+                (os.getpid(), build_consent_gate(self.file, self.study)),
+                None,
+                None,
+            )
+        return self._gate_of_process[1]
 
 
-class StillIn:
-    """A gate for a run that is resumed: who has left since it was begun does not pass.
+class RemainingConsentGate:
+    """Gate of a resumed run: subjects that withdrew since its start do not pass.
 
     Args:
-        gate: Who knows the consents.
-        later: The moment by which people may have left.
-        simulated: Whether the run's clock is simulated: a consent that ends by itself then ends by that clock, and
-            only who has said no since has left.
+        gate: Source of consents.
+        later: Time up to which withdrawals count.
+        simulated: Whether the run's clock is simulated. A consent then expires by that clock, and only an explicit
+            withdrawal since the start counts.
     """
 
     def __init__(self, gate: ConsentGate, later: datetime, *, simulated: bool) -> None:
@@ -157,26 +184,26 @@ class StillIn:
     def __call__(
         self,
         subject: str,
-        moment: datetime,
-        action: Action = Action.COLLECT,
-        kinds: Collection[str] = (),
-    ) -> Permission:
-        """What the gate says of the moment, unless the person has left since."""
-        then = self.gate(subject, moment, action, kinds)
-        if not then.allowed:
-            return then
-        now = self.gate(subject, max(self._later, moment), action, kinds)
-        left = not now.allowed and (not self._simulated or now.reason in SAID_NO)
-        return now if left else then
+        timestamp: datetime,
+        action: ConsentAction = ConsentAction.COLLECT,
+        resource_types: Collection[str] = (),
+    ) -> PermissionDecision:
+        """Return the consent decision in a resumed run: at the start, or at the later time after a withdrawal."""
+        at_start = self.gate(subject, timestamp, action, resource_types)
+        if not at_start.allowed:
+            return at_start
+        now = self.gate(subject, max(self._later, timestamp), action, resource_types)
+        is_withdrawn = not now.allowed and (not self._simulated or now.reason in WITHDRAWAL_REASONS)
+        return now if is_withdrawn else at_start
 
-    def words(self) -> str:
-        """On what ground, for a report."""
-        return self.gate.words()
+    def legal_basis_text(self) -> str:
+        """Return the legal basis of a resumed run's consent roster as text for a report."""
+        return self.gate.legal_basis_text()
 
 
-def key_of(gate: ConsentGate) -> bytes | None:
-    """The key under which the site knows people who may leave, if anybody may."""
-    inner = gate.gate if isinstance(gate, StillIn) else gate
-    if isinstance(inner, StatedGround | PermittedUse):
+def pseudonym_key(gate: ConsentGate) -> bytes | None:
+    """Return the key of the pseudonyms behind a consent roster; None if no subject can withdraw."""
+    inner = gate.gate if isinstance(gate, RemainingConsentGate) else gate
+    if isinstance(inner, StatedLegalBasis | PermittedUse):
         return None if inner.opt_outs is None else inner.opt_outs.key
-    return inner.key if isinstance(inner, RegisteredConsents) else None
+    return inner.key if isinstance(inner, RegistryGate) else None

@@ -1,10 +1,10 @@
-"""A learner that is bound to consents: before each task it asks who is still in, and lets the others' rows go.
+"""Learner that checks consents before each task and drops the rows of withdrawn subjects.
 
-What it kept from task to task (error feedback, momentum, layers of its own) held traces of whoever has left, so it
-begins anew then.
+Its state between tasks (error feedback, momentum, personal layers) contains traces of withdrawn subjects, so it is
+reset when rows are dropped.
 
-It is made of a :class:`~abaton.features.Scaled` table alone, which nothing but de-identified records can
-become: a type checker refuses anything else, so no more than the study needs can reach its memory.
+It accepts only a :class:`~abaton.features.ScaledTable`, which can only be built from de-identified records: the type
+checker refuses anything else, so the learner holds no more data than the study needs.
 """
 
 from __future__ import annotations
@@ -15,121 +15,126 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from abaton.codecs import Pipeline
-from abaton.disclosure.rounding import coarse_labels
-from abaton.errors import Refused
-from abaton.features import Scaled
-from abaton.learners import Examples, Learner, Model
+from abaton.codecs import CodecPipeline
+from abaton.disclosure.rounding import suppress_label_counts
+from abaton.errors import RefusedError
+from abaton.features import ScaledTable
+from abaton.learners import Learner
 from abaton.metrics.counts import Counts
-from abaton.study_run.consent_roster import Roll
+from abaton.models import Examples, Model
+from abaton.study_run.consent_roster import ConsentRoster
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
-    """A site's rows for training and for validation."""
+class SubjectRows:
+    """Training and validation rows of a site."""
 
-    train: Scaled
-    validation: Scaled
+    train: ScaledTable
+    validation: ScaledTable
 
 
-def some(table: Scaled, rows: NDArray[np.bool_] | NDArray[np.int64]) -> Scaled:
-    """Some rows of a table."""
+def select_rows(table: ScaledTable, rows: NDArray[np.bool_] | NDArray[np.int64]) -> ScaledTable:
+    """Return the selected rows of a consented learner's table."""
     names = np.array(table.subjects, object)[rows]
     return replace(table, x=table.x[rows], y=table.y[rows], subjects=tuple(names.tolist()))
 
 
-def examples(table: Scaled) -> Examples:
-    """The rows as a learner takes them: numbers only, nobody's name."""
+def to_examples(table: ScaledTable) -> Examples:
+    """Return table rows as examples of a consented learner: values only, without subject keys."""
     return Examples(table.x, table.y)
 
 
 class ConsentedLearner(Learner):
-    """A site's learner and evaluator.
+    """Learner and evaluator of a site in a study.
 
     Args:
         name: The site's id.
-        model: What is trained.
+        model: The model to train.
         rows: The site's rows.
-        codec: How updates travel.
-        seed: The run's.
-        roll: Who may be used.
-        floor: The smallest number of subjects that are trained on.
-        batch: The largest batch that the site allows, if it limits it.
-        secret: What feeds the noise for privacy, and decides in which order rows are trained on.
+        codec: Encodes updates.
+        seed: The run's seed.
+        roster: The subjects that may be used.
+        min_cell_count: Smallest number of subjects to train on.
+        max_batch_size: Largest batch size that the site allows, if limited.
+        secret: Seeds the noise of differential privacy and the order of the rows.
 
     Attributes:
-        tells: Turns a number of people into what may be told of it.
+        releasable_count: Converts a number of subjects to the number that may be released.
     """
 
-    own_order = True
+    has_secret_order = True
 
     def __init__(
         self,
         name: str,
         model: Model,
-        rows: Rows,
-        codec: Pipeline,
+        rows: SubjectRows,
+        codec: CodecPipeline,
         seed: int,
         *,
-        roll: Roll,
-        floor: int,
-        batch: int | None,
+        roster: ConsentRoster,
+        min_cell_count: int,
+        max_batch_size: int | None,
         secret: bytes,
     ) -> None:
-        train, held = examples(rows.train), examples(rows.validation)
-        super().__init__(name, model, train, codec, seed, held, secret=secret, batch=batch)
-        self._rows, self._roll, self._floor = rows, roll, floor
-        self.tells: Callable[[int], int] = int
+        train, validation = to_examples(rows.train), to_examples(rows.validation)
+        super().__init__(
+            name, model, train, codec, seed, validation, secret=secret, max_batch_size=max_batch_size
+        )
+        self._rows, self._roster, self._min_cell_count = rows, roster, min_cell_count
+        self.releasable_count: Callable[[int], int] = int
 
     @property
-    def validation_people(self) -> frozenset[str]:
-        """Whose rows others' models are scored on, by the Patient's id."""
-        people = self._roll.people
-        return frozenset(people[subject] for subject in self._rows.validation.subjects)
+    def validation_patient_ids(self) -> frozenset[str]:
+        """Patient ids of the consented learner's validation rows."""
+        patient_ids = self._roster.patient_ids
+        return frozenset(patient_ids[subject] for subject in self._rows.validation.subjects)
 
     @property
-    def declared(self) -> int:
-        """How many people are trained on, as it was told before unless many have changed."""
-        return self.tells(len(self.examples))
+    def declared_examples(self) -> int:
+        """Number of consented training subjects, as last released unless it changed by `min_cell_count`."""
+        return self.releasable_count(len(self.examples))
 
     @property
     def labels(self) -> Counts:
-        """How many validation rows of each class there are, without the classes that are too small to be told."""
-        return coarse_labels(super().labels, self._floor)
+        """Consented validation rows of each class, 0 for classes below `min_cell_count`."""
+        return suppress_label_counts(super().labels, self._min_cell_count)
 
-    def begin(self, at: float, version: int | None = None) -> None:
-        """Ask who is still in; the rows of the others leave the learner's memory.
+    def on_task_start(self, timestamp: float, version: int | None = None) -> None:
+        """Check the consents of the learner's subjects; drop the rows of withdrawn subjects from memory.
 
         Raises:
-            Refused: Fewer are left than the smallest number that is trained on, or the machine may not work now.
+            RefusedError: Too few subjects remain, or the site's working hours forbid work now.
         """
-        self._roll.file.document.limits.check_hours(self._roll.moment(at))
+        self._roster.file.config.limits.check_hours(self._roster.wall_clock(timestamp))
         rows = self._rows
         if version is None:
-            inside = self._roll.inside(rows.validation.subjects, at)
-            self._keep(replace(rows, validation=_of(rows.validation, inside)))
+            eligible = self._roster.eligible_at(rows.validation.subjects, timestamp)
+            self._retain_rows(replace(rows, validation=_select_subjects(rows.validation, eligible)))
             return
-        everybody = (*rows.train.subjects, *rows.validation.subjects)
-        inside, self.cohort = self._roll.taken(everybody, at, version)
-        self._keep(Rows(_of(rows.train, inside), _of(rows.validation, inside)))
-        if len(self.examples) < self._floor:
-            raise Refused(
-                f"fewer than {self._floor} subjects are left to train on",
+        subjects = (*rows.train.subjects, *rows.validation.subjects)
+        eligible, self.cohort = self._roster.take_snapshot_for_round(subjects, timestamp, version)
+        self._retain_rows(
+            SubjectRows(_select_subjects(rows.train, eligible), _select_subjects(rows.validation, eligible))
+        )
+        if len(self.examples) < self._min_cell_count:
+            raise RefusedError(
+                f"fewer than {self._min_cell_count} subjects remain to train on",
                 where=f"site '{self.name}'",
-                remedy="the site cannot take part any more",
+                remedy="end the site's participation in this run",
             )
 
-    def _keep(self, rows: Rows) -> None:
-        """Have these rows and no others; what was learned from those who have left does not go on with the rest."""
+    def _retain_rows(self, rows: SubjectRows) -> None:
+        """Retain these rows of consented subjects only; reset the learner's state if training rows were dropped."""
         if len(rows.train.subjects) < len(self._rows.train.subjects):
             cohort = self.cohort
-            self.forget()
+            self.reset_state()
             self.cohort = cohort
         self._rows = rows
-        self.examples, self.validation = examples(rows.train), examples(rows.validation)
+        self.examples, self.validation = to_examples(rows.train), to_examples(rows.validation)
 
 
-def _of(table: Scaled, inside: frozenset[str]) -> Scaled:
-    if all(subject in inside for subject in table.subjects):
+def _select_subjects(table: ScaledTable, eligible: frozenset[str]) -> ScaledTable:
+    if all(subject in eligible for subject in table.subjects):
         return table
-    return some(table, np.array([subject in inside for subject in table.subjects], dtype=bool))
+    return select_rows(table, np.array([subject in eligible for subject in table.subjects], dtype=bool))

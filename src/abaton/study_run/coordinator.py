@@ -1,8 +1,9 @@
-"""A study as a federation: from its sites' records to a community model that was judged.
+"""Coordinator of a study on one machine: from the sites' records to an evaluated community model.
 
-Steps: read every site (consent, de-identification, views, features), enforce anonymity over the union, deal subjects,
-scale columns together; the rest is the one road (`federation.federation`). What a run was prepared with is kept while
-it goes on: one that was cut off is resumed with the same ranges, scale and deal, without those who have left.
+Steps: ingest every site (consent, de-identification, views, features), enforce anonymity over the union, split
+subjects, agree on a common scaling; then run the federation (`abaton.federation.federation`) and evaluate. The
+preparation is stored while the run is unfinished: an interrupted run is resumed with the same recoding, scaling and
+split, without the subjects that withdrew since.
 """
 
 from __future__ import annotations
@@ -15,58 +16,65 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from abaton.anonymity.federated_recoding import Choice
-from abaton.engines import Outcome, Profile, recall
+from abaton.anonymity.federated_recoding import RecodingChoice
+from abaton.engines import MachineProfile, RunOutcome, restore_learner_state
 from abaton.engines.runner import Watcher
-from abaton.errors import Refused, SettingsError
-from abaton.features import Column, Statistics
-from abaton.federation.engine_factory import Carrier, Here
-from abaton.federation.federation import Dossier, Federation, checked_name, new_name, states_of
-from abaton.federation.participants import Making
-from abaton.federation.run import COMMUNITY, Run, point_of, some_versions, traffic_of
-from abaton.kernels import Vector
-from abaton.learners import Learner, Model
-from abaton.site import Ledger, SiteFile, gate_of, load_site
-from abaton.site.factory import open_ledger
-from abaton.store import Journal, RunRow, Store, default_folder, digest_of, head
-from abaton.study import Learning, Study, study_from_toml, write_toml
-from abaton.study_run.consent_roster import Moment, Roll, StillIn
+from abaton.errors import RefusedError, SettingsError
+from abaton.features import ColumnStatistics, FeatureColumn
+from abaton.federation.engine_factory import EngineFactory, LocalEngineFactory
+from abaton.federation.federation import Federation, RunMetadata, check_run_name, new_run_name, state_folder
+from abaton.federation.participants import LearnerContext
+from abaton.federation.run import COMMUNITY, Run, metric_point, sampled_versions, traffic_by_site
+from abaton.layout import Vector
+from abaton.learners import Learner
+from abaton.models import Model
+from abaton.site import LoadedSiteConfig, ReleaseLog, build_consent_gate, load_site
+from abaton.site.factory import open_release_log
+from abaton.store import Journal, RunRow, Store, content_digest, default_folder, run_head
+from abaton.study import LearningSection, Study, study_from_toml, write_toml
+from abaton.study_run.consent_roster import ConsentRoster, RemainingConsentGate, WallClock
 from abaton.study_run.consented_learner import ConsentedLearner
-from abaton.study_run.evaluation import baselines, judge_models, layers_of
-from abaton.study_run.ingest import GateOf, Reading, Step, read_sites
-from abaton.study_run.interpretability import coefficients_of, explanation_of, site_explained
-from abaton.study_run.local_benefit import GainSettings, keep_own, own_path, site_gain, with_gains
-from abaton.study_run.preparation import Dealt, Member, Members, Sums, federate
-from abaton.study_run.preparation_state import Prepared, Scale
-from abaton.study_run.site_releases import as_told, sums_told, tellable
-from abaton.study_run.site_run_state import Notes
-from abaton.study_run.study_policy import policy_of
+from abaton.study_run.evaluation import evaluate_models, local_layers, train_baselines
+from abaton.study_run.ingest import GateFactory, ProgressCallback, SiteIngest, ingest_sites
+from abaton.study_run.interpretability import combine_interpretability, explain_at_site, linear_coefficients
+from abaton.study_run.local_benefit import (
+    LocalBenefitSettings,
+    add_benefits,
+    personal_models_path,
+    save_personal_models,
+    site_benefit,
+)
+from abaton.study_run.preparation import PreparedSite, PreparedSites, SiteSums, SplitTable, prepare_sites
+from abaton.study_run.preparation_state import CommonScale, PreparationState
+from abaton.study_run.site_releases import releasable_subjects, released_attrition, released_sums
+from abaton.study_run.site_run_state import SiteRunState
+from abaton.study_run.study_policy import make_study_policy
 
-STUDY = "study"
-"""What a run of a study says that made it."""
+STUDY_RECIPE = "study"
+"""Recipe name of study runs."""
 
 FLOWER = "flower"
-_POLICIES = "policies"
+_POLICY_DIR = "policies"
 
 
 @dataclass(frozen=True, slots=True)
 class StudyOptions:
-    """How a study is run, besides what its document says.
+    """Options of a study run that are not part of the study document.
 
     Attributes:
-        seed: Decides every random number.
-        profiles: How fast each site's machine is, under the virtual clock.
-        baselines: Whether to train each site alone and all rows pooled, too: for the lab alone.
-        resamples: How often subjects are drawn again for the intervals; 0 for none, and for no curve over time.
+        seed: Seed of all random numbers.
+        profiles: Speed of each site's machine under the virtual clock.
+        baselines: Whether to train local-only and pooled models too; for the lab only.
+        bootstrap_resamples: Number of bootstrap samples for intervals; 0 for no intervals and no progress curve.
     """
 
     seed: int = 1990
-    profiles: Mapping[str, Profile] = field(default_factory=dict)
+    profiles: Mapping[str, MachineProfile] = field(default_factory=dict)
     baselines: bool = False
-    resamples: int = 1000
+    bootstrap_resamples: int = 1000
 
-    def row(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
+    def to_row(self) -> dict[str, Any]:
+        """Return the options of a coordinated study run as JSON values."""
         profiles = {
             name: {key: v for key, v in asdict(profile).items() if v != float("inf")}
             for name, profile in self.profiles.items()
@@ -75,455 +83,527 @@ class StudyOptions:
 
     @classmethod
     def from_row(cls, row: Mapping[str, Any]) -> StudyOptions:
-        """Read what :meth:`row` wrote."""
-        profiles = {name: Profile(**values) for name, values in row["profiles"].items()}
-        return cls(row["seed"], profiles, row["baselines"], row["resamples"])
+        """Return the options of a coordinated study run from :meth:`to_row`."""
+        profiles = {name: MachineProfile(**values) for name, values in row["profiles"].items()}
+        return cls(row["seed"], profiles, row["baselines"], row["bootstrap_resamples"])
 
 
 @dataclass(frozen=True, slots=True)
-class StudySite:
-    """A member of a study as a participant of its federation."""
+class StudyParticipant:
+    """Prepared site as a participant of the federation."""
 
-    member: Member
+    site: PreparedSite
     study: Study
-    moment: Moment
-    profile: Profile
-    seated: dict[str, Learner] = field(default_factory=dict, repr=False)
-    """Where the learners of a run are found again, to judge the model by what their sites have for themselves."""
-    states: Path | None = None
-    """Where the site notes what it was asked; in memory if not given, for a run that is replayed."""
+    wall_clock: WallClock
+    profile: MachineProfile
+    learners: dict[str, Learner] = field(default_factory=dict, repr=False)
+    """Learners of the run by name, for the evaluation with their personal layers."""
+    state_dir: Path | None = None
+    """Folder of the site's run state; None keeps it in memory, for a run that is replayed."""
 
     @property
-    def lessened(self) -> bool:
-        """Whether people have left since the run was begun."""
-        return self.member.lessened
+    def has_withdrawals(self) -> bool:
+        """Whether subjects of this study participant withdrew since the coordinated run started."""
+        return self.site.has_withdrawals
 
-    def fingerprint(self, secret: bytes) -> str:
-        """The digest of the site's rows as they were when the run was begun."""
-        return self.member.digest
+    def data_digest(self, secret: bytes) -> str:
+        """Return the digest of a study participant's rows at the start of the coordinated run."""
+        return self.site.digest
 
-    def learner(self, making: Making) -> Learner:
-        """A learner that asks for consent before each task."""
-        made = self.seated[making.name] = ConsentedLearner(
-            making.name,
-            making.model,
-            self.member.rows,
-            making.codec,
-            making.seed,
-            roll=self.roll(making.run),
-            floor=self.member.floor,
-            batch=self.member.file.document.limits.batch,
-            secret=making.secret,
+    def learner(self, context: LearnerContext) -> Learner:
+        """Return a coordinated study participant's learner, which checks consents before each task."""
+        learner = self.learners[context.name] = ConsentedLearner(
+            context.name,
+            context.model,
+            self.site.rows,
+            context.codec,
+            context.seed,
+            roster=self.roster(context.run),
+            min_cell_count=self.site.min_cell_count,
+            max_batch_size=self.site.file.config.limits.max_batch_size,
+            secret=context.secret,
         )
-        folder = (
-            None if self.states is None else self.states / _POLICIES / digest_of(making.name.encode())[:32]
+        folder = None
+        if self.state_dir is not None:
+            folder = self.state_dir / _POLICY_DIR / content_digest(context.name.encode())[:32]
+        make_study_policy(
+            self.site.file, self.study, learner, SiteRunState(context.run, folder), self.release_log
         )
-        policy_of(self.member.file, self.study, made, Notes(making.run, folder), self.ledger)
-        return made
+        return learner
 
     @property
-    def ledger(self) -> Ledger:
-        """What has left the site before."""
-        return open_ledger(self.member.file, self.member.floor)
+    def release_log(self) -> ReleaseLog:
+        """Release log of a site that the coordinator runs as study participant."""
+        return open_release_log(self.site.file, self.site.min_cell_count)
 
-    def roll(self, run: str) -> Roll:
-        """Who may be used in a run."""
-        return Roll(self.member.file, self.study, run, self.member.people, self.moment)
+    def roster(self, run: str) -> ConsentRoster:
+        """Return the consent roster of a site that the coordinator runs as study participant."""
+        return ConsentRoster(self.site.file, self.study, run, self.site.patient_ids, self.wall_clock)
 
-    def still_in(self, run: str, at: float) -> frozenset[str]:
-        """Who may be used for the last evaluation; nobody if the site's registry forbids it altogether."""
+    def releasable_subjects_at(self, run: str, seconds: float) -> frozenset[str]:
+        """Return the subjects for the coordinator's final evaluation; none if the site's registry refuses it."""
         try:
-            return tellable(self.ledger, self.member, self.roll(run).taken(self.member.everybody, at)[0])
-        except Refused:
+            eligible, _ = self.roster(run).take_snapshot_for_round(self.site.all_subjects, seconds)
+            return releasable_subjects(self.release_log, self.site, eligible)
+        except RefusedError:
             return frozenset()
 
 
 def run_study(
     study: Study,
-    sites: Sequence[SiteFile | Path],
+    sites: Sequence[LoadedSiteConfig | Path],
     store: Store | Path | None = None,
     options: StudyOptions | None = None,
     *,
     name: str = "",
-    engine: str | Carrier = "virtual",
+    engine: str | EngineFactory = "virtual",
     watch: Watcher | None = None,
-    step: Step = lambda words: None,
+    on_progress: ProgressCallback = lambda text: None,
     now: datetime | None = None,
 ) -> Run:
-    """Run a study at some sites, from their records to a judged community model.
+    """Coordinate a study at several sites, from their records to an evaluated community model.
 
     Args:
         study: The study document.
-        sites: The sites' documents, or where they are.
-        store: Where the run is kept; in the user's data folder if not given.
-        options: How it is run.
-        name: What the run is called; one of that name that was cut off is resumed.
-        engine: `virtual`, `local`, `ray`, or `flower` (a network, rehearsed on this machine: a centre and every site's
-            nodes).
-        watch: Hears of every event.
-        step: Told of progress, in words without content.
-        now: The moment for which consents are asked and ages counted, and at which simulated time begins.
+        sites: The sites' configurations, or their paths.
+        store: Store of the run; the user's data folder if not given.
+        options: Options of the run.
+        name: Name of the run; an interrupted run of this name is resumed.
+        engine: `virtual`, `local`, `ray`, or `flower` (a loopback network on this machine: a centre and a node for each
+            site).
+        watch: Receives every event.
+        on_progress: Receives progress texts without record content.
+        now: Time at which consents are checked and ages computed, and at which simulated time starts.
 
     Raises:
-        Refused: Too few sites can take part, anonymity cannot be had, or a run of that name is made of something else;
-            nothing was trained.
+        RefusedError: Too few sites can take part, anonymity cannot be reached, or a run of that name has other
+            settings; nothing was trained.
     """
-    opened = store if isinstance(store, Store) else Store(store or default_folder())
-    files = [site if isinstance(site, SiteFile) else load_site(site) for site in sites]
+    open_store = store if isinstance(store, Store) else Store(store or default_folder())
+    files = [site if isinstance(site, LoadedSiteConfig) else load_site(site) for site in sites]
     options = options or StudyOptions()
     if engine == FLOWER:
-        return _rehearse(study, files, opened, options, step)
-    carrier = Here(engine) if isinstance(engine, str) else engine
-    began, found = now or datetime.now(UTC), opened.known(name) if name else None
-    gate: GateOf = gate_of
-    if found is not None and found.status == "running":
-        began = datetime.fromisoformat(found.recipe["settings"]["now"])
-        gate = _still_in(opened, found, began)
-    readings = read_sites(study, files, began, step, gate)
-    return run_readings(
-        study, readings, opened, options, name=name, engine=carrier, watch=watch, step=step, now=began
+        return _run_on_loopback(study, files, open_store, options, on_progress)
+    engine_factory = LocalEngineFactory(engine) if isinstance(engine, str) else engine
+    started_at, row = now or datetime.now(UTC), open_store.get_run(name) if name else None
+    gate: GateFactory = build_consent_gate
+    if row is not None and row.status == "running":
+        started_at = datetime.fromisoformat(row.recipe["settings"]["now"])
+        gate = _remaining_consent_gate(open_store, row, started_at)
+    ingests = ingest_sites(study, files, started_at, on_progress, gate)
+    return run_prepared_study(
+        study,
+        ingests,
+        open_store,
+        options,
+        name=name,
+        engine=engine_factory,
+        watch=watch,
+        on_progress=on_progress,
+        now=started_at,
     )
 
 
-def run_readings(
+def run_prepared_study(
     study: Study,
-    readings: Sequence[Reading],
+    ingests: Sequence[SiteIngest],
     store: Store,
     options: StudyOptions,
     *,
     now: datetime,
     name: str = "",
-    engine: str | Carrier = "virtual",
+    engine: str | EngineFactory = "virtual",
     watch: Watcher | None = None,
-    step: Step = lambda words: None,
+    on_progress: ProgressCallback = lambda text: None,
 ) -> Run:
-    """Run a study at sites that have been read; several runs may share one reading.
+    """Coordinate a study at ingested sites; several runs may share one ingest.
 
     Args:
         study: The study document.
-        readings: What the sites have.
-        store: Where the run is kept.
-        options: How it is run.
-        now: The moment at which the sites were read.
-        name: What the run is called.
-        engine: What carries it; sites on a network read their own records.
-        watch: Hears of every event.
-        step: Told of progress, in words without content.
+        ingests: The sites' ingested data.
+        store: Store of the run.
+        options: Options of the run.
+        now: Time of the ingest.
+        name: Name of the run.
+        engine: Engine of the run; sites on a network ingest their own records.
+        watch: Receives every event.
+        on_progress: Receives progress texts without record content.
     """
-    carrier = Here(engine) if isinstance(engine, str) else engine
-    name = checked_name(name or new_name(study.study.id))
-    made = study_federation(study, readings, store, options, now=now, run=name, carrier=carrier, step=step)
-    return made.run(name, store=store, engine=carrier, watch=watch)
+    engine_factory = LocalEngineFactory(engine) if isinstance(engine, str) else engine
+    name = check_run_name(name or new_run_name(study.study.id))
+    federation = study_federation(
+        study,
+        ingests,
+        store,
+        options,
+        now=now,
+        run=name,
+        engine_factory=engine_factory,
+        on_progress=on_progress,
+    )
+    return federation.run(name, store=store, engine=engine_factory, watch=watch)
 
 
 def resume_study(
-    store: Store, row: RunRow, *, watch: Watcher | None = None, step: Step = lambda words: None
+    store: Store,
+    row: RunRow,
+    *,
+    watch: Watcher | None = None,
+    on_progress: ProgressCallback = lambda text: None,
 ) -> Run:
-    """Bring a run of a study that was cut off to its end, without those who have withdrawn since.
+    """Coordinate the rest of an interrupted study run, without the subjects that withdrew since.
 
     Raises:
-        Refused: What the sites have has changed otherwise.
+        RefusedError: The sites' data changed in another way.
     """
     settings = row.recipe["settings"]
     if row.engine == FLOWER:
         raise SettingsError(
-            f"run '{row.run}' is one on a network",
+            f"run '{row.run}' is a network run",
             where="resume",
-            remedy="type 'abaton serve study STUDY' with the same store and study again: it goes on",
+            remedy="run 'abaton serve study STUDY' again with the same store and study",
         )
-    files = [load_site(Path(place)) for place in settings["sites"]]
+    files = [load_site(Path(path)) for path in settings["sites"]]
     options = StudyOptions.from_row(settings)
     study = study_from_toml(settings["study"])
-    return run_study(study, files, store, options, name=row.run, engine=row.engine, watch=watch, step=step)
+    return run_study(
+        study,
+        files,
+        store,
+        options,
+        name=row.run,
+        engine=row.engine,
+        watch=watch,
+        on_progress=on_progress,
+    )
 
 
 def study_federation(
     study: Study,
-    readings: Sequence[Reading],
+    ingests: Sequence[SiteIngest],
     store: Store,
     options: StudyOptions,
     *,
     now: datetime,
     run: str,
-    carrier: Carrier,
-    step: Step = lambda words: None,
+    engine_factory: EngineFactory,
+    on_progress: ProgressCallback = lambda text: None,
 ) -> Federation:
-    """The federation of a study whose sites have been read; of a run that goes on, as it was prepared."""
-    if options.baselines and study.learning is not None and study.learning.personal is not None:
+    """Return the federation of a coordinated study with ingested sites; an unfinished run keeps its preparation."""
+    if options.baselines and study.learning is not None and study.learning.personal_layers is not None:
         raise SettingsError(
-            "baselines are whole models, and this study's has layers that stay at each site",
+            "baselines need full models, and this study has personal layers",
             where="baselines",
-            remedy="leave out the baselines, or [learning.personal]",
+            remedy="run without baselines, or remove [learning.personal_layers]",
         )
-    strange = set(options.profiles) - {each.name for each in readings}
-    if strange:
+    unknown = set(options.profiles) - {ingest.name for ingest in ingests}
+    if unknown:
         raise SettingsError(
-            f"there is a profile of '{min(strange)}', but no such site", where="profiles", remedy="remove it"
+            f"there is a profile of '{min(unknown)}', but no such site", where="profiles", remedy="remove it"
         )
-    states, simulated = states_of(store, run), carrier.name == "virtual"
-    path = states / "prepared.json"
-    kept = None if store.known(run) is None else Prepared.read(path)
+    state_dir, is_simulated = state_folder(store, run), engine_factory.name == "virtual"
+    path = state_dir / "prepared.json"
+    stored = None if store.get_run(run) is None else PreparationState.read(path)
     keyed = [
-        replace(each, key=each.key + carrier.secret(options.seed, each.name, states)) for each in readings
+        replace(ingest, key=ingest.key + engine_factory.secret(options.seed, ingest.name, state_dir))
+        for ingest in ingests
     ]
-    members = federate(study, keyed, options.seed, kept, partial(_sums_of, study, options.seed))
-    moment = _moment(now, _lived(store, run) if _lessened(members) else 0.0) if simulated else _world
-    seated: dict[str, Learner] = {}
-    sites = {
-        each.name: StudySite(
-            each,
+    prepared = prepare_sites(study, keyed, options.seed, stored, partial(_release_sums, study, options.seed))
+    wall_clock: WallClock = _real_clock
+    if is_simulated:
+        elapsed = _elapsed_seconds(store, run) if _has_withdrawals(prepared) else 0.0
+        wall_clock = _simulated_clock(now, elapsed)
+    learners: dict[str, Learner] = {}
+    participants = {
+        site.name: StudyParticipant(
+            site,
             study,
-            moment,
-            options.profiles.get(each.name, Profile()),
-            seated,
-            None if simulated else states,
+            wall_clock,
+            options.profiles.get(site.name, MachineProfile()),
+            learners,
+            None if is_simulated else state_dir,
         )
-        for each in members.each
+        for site in prepared.sites
     }
-    files = [str(Path(each.file.name).resolve()) for each in readings]
-    about = _About(study, members, sites, options, files, now, run, simulated)
+    files = [str(Path(ingest.file.name).resolve()) for ingest in ingests]
+    study_run = _StudyRun(study, prepared, participants, options, files, now, run, is_simulated)
+    learning = study_run.learning
     return Federation(
-        about.learning.model(features=len(members.columns), classes=len(members.classes)),
-        sites,
-        about.learning.rules(len(sites), seed=options.seed),
-        about.learning.pipeline(),
-        downlink=about.learning.way_down(),
-        dossier=Dossier(
-            maker=STUDY,
-            settings=about.settings(),
+        learning.build_model(features=len(prepared.columns), classes=len(prepared.classes)),
+        participants,
+        learning.build_strategy(len(participants), seed=options.seed),
+        learning.build_codec(),
+        downlink=learning.build_downlink(),
+        metadata=RunMetadata(
+            recipe_name=STUDY_RECIPE,
+            settings=study_run.settings(),
             title=study.study.id,
-            made_of=about.made_of(),
-            packages=about.learning.parts,
-            facts=about.facts() if kept is None else {},
-            use=about.use(),
-            judge=lambda opened, row, outcome: about.judged(opened, row, outcome, step),
-            begin=lambda: _begin(members.prepared, path),
-            end=lambda: _end(path),
+            components=study_run.components(),
+            packages=learning.plugins,
+            study_facts=study_run.facts() if stored is None else {},
+            deployment=study_run.deployment(),
+            evaluate=lambda opened, row, outcome: study_run.evaluate(opened, row, outcome, on_progress),
+            start=lambda: _start(prepared.preparation, path),
+            finish=lambda: _finish(path),
         ),
     )
 
 
-def use_of(
-    columns: Sequence[Column], classes: Sequence[str], scale: Scale, choice: Choice | None, floor: int
+def deployment_data(
+    columns: Sequence[FeatureColumn],
+    classes: Sequence[str],
+    scale: CommonScale,
+    recoding: RecodingChoice | None,
+    min_cell_count: int,
 ) -> dict[str, Any]:
-    """What is needed to use a study's model: columns, their ranges and scale, classes or the scale of values."""
-    measured = {column.name for column in columns if column.measured}
-    ranges = {} if choice is None else {"ranges": list(choice.node)}
+    """Return the data for deployment of a coordinated study's model: columns, levels, scaling, classes or label."""
+    numeric = {column.name for column in columns if column.is_numeric}
+    ranges = {} if recoding is None else {"ranges": list(recoding.node)}
     return {
         **ranges,
         "columns": [column.name for column in columns],
         "classes": list(classes),
         "label": list(scale.label),
         "scale": {
-            name: [each.mean, each.deviation, name in measured] for name, each in scale.columns.of.items()
+            name: [moments.mean, moments.std, name in numeric]
+            for name, moments in scale.columns.columns.items()
         },
-        "known": known_shares(columns, scale.columns, floor),
+        "known": observed_fractions(columns, scale.columns, min_cell_count),
     }
 
 
-def known_shares(columns: Sequence[Column], told: Statistics, floor: int) -> dict[str, float]:
-    """For how many of those whom a model learned from each input is known, as shares; few without it count as none.
+def observed_fractions(
+    columns: Sequence[FeatureColumn], statistics: ColumnStatistics, min_cell_count: int
+) -> dict[str, float]:
+    """Return each deployed input's fraction of observed values; 1 if fewer than `min_cell_count` subjects lack it.
 
-    >>> from abaton.features import Moments
-    >>> told = {"age": Moments(100), "dose": Moments(98), "ecg=normal": Moments(60), "ecg=other": Moments(40)}
-    >>> named = [Column(name, name.split("=")[0], pooled=True) for name in told]
-    >>> known_shares(named, Statistics(told), 5)
+    >>> from abaton.features import ColumnMoments as Moments
+    >>> moments = {"age": Moments(100), "dose": Moments(98), "ecg=normal": Moments(60), "ecg=other": Moments(40)}
+    >>> columns = [FeatureColumn(name, name.split("=")[0], has_statistics=True) for name in moments]
+    >>> observed_fractions(columns, ColumnStatistics(moments), 5)
     {'age': 1.0, 'dose': 1.0, 'ecg': 0.6}
     """
     counts: dict[str, int] = {}
-    for column in columns:  # a site that may not tell one category tells another
-        if column.pooled:
-            counts[column.input] = max(counts.get(column.input, 0), told.of[column.name].count)
-    people = max(counts.values(), default=0)
+    for column in columns:  # a site that may not release one category may release another
+        if column.has_statistics:
+            counts[column.input] = max(counts.get(column.input, 0), statistics.columns[column.name].count)
+    subjects = max(counts.values(), default=0)
     return {
-        name: 1.0 if people - count < floor else round(count / people, 2) for name, count in counts.items()
+        name: 1.0 if subjects - count < min_cell_count else round(count / subjects, 2)
+        for name, count in counts.items()
     }
 
 
 @dataclass(frozen=True, slots=True)
-class _About:
-    """What is told and kept of a study's run."""
+class _StudyRun:
+    """Metadata and evaluation of a study run."""
 
     study: Study
-    members: Members
-    sites: Mapping[str, StudySite]
+    prepared: PreparedSites
+    participants: Mapping[str, StudyParticipant]
     options: StudyOptions
-    files: Sequence[str]
+    site_files: Sequence[str]
     now: datetime
     run: str
-    simulated: bool
+    is_simulated: bool
 
     @property
-    def learning(self) -> Learning:
+    def learning(self) -> LearningSection:
         assert self.study.learning is not None
         return self.study.learning
 
     def settings(self) -> dict[str, Any]:
-        """Enough to make the same run again."""
+        """Return the settings from which the coordinator can repeat the study run."""
         return {
             "study": write_toml(self.study),
-            "sites": list(self.files),
+            "sites": list(self.site_files),
             "now": self.now.isoformat(),
-            **self.options.row(),
+            **self.options.to_row(),
         }
 
-    def use(self) -> dict[str, Any]:
-        """What is needed to use the model."""
-        members, floor = self.members, max(each.floor for each in self.members.each)
-        prepared = members.prepared
-        return use_of(members.columns, members.classes, prepared.scale, prepared.choice, floor)
+    def deployment(self) -> dict[str, Any]:
+        """Return the coordinator's data for the deployment of the study's model."""
+        prepared, preparation = self.prepared, self.prepared.preparation
+        return deployment_data(
+            prepared.columns,
+            prepared.classes,
+            preparation.scale,
+            preparation.recoding,
+            self._max_min_cell_count,
+        )
 
-    def made_of(self) -> dict[str, Any]:
-        """What decides the result besides rules and rows: the document, how it is judged, what sites allow."""
-        judged = {"baselines": self.options.baselines, "resamples": self.options.resamples}
-        batches = {each.name: each.file.document.limits.batch for each in self.members.each}
-        floors = {each.name: each.floor for each in self.members.each}
+    @property
+    def _max_min_cell_count(self) -> int:
+        return max(site.min_cell_count for site in self.prepared.sites)
+
+    def components(self) -> dict[str, Any]:
+        """Return what determines a coordinated study run besides strategy and rows: document, evaluation, limits."""
+        options, sites = self.options, self.prepared.sites
+        evaluation = {"baselines": options.baselines, "bootstrap_resamples": options.bootstrap_resamples}
         return {
-            "evaluation": {**self.learning.evaluation.model_dump(mode="json"), **judged},
+            "evaluation": {**self.learning.evaluation.model_dump(mode="json"), **evaluation},
             "document": self.study.hash,
-            "largest batch": batches,
-            "smallest count": floors,
+            "max_batch_size": {site.name: site.file.config.limits.max_batch_size for site in sites},
+            "min_cell_count": {site.name: site.min_cell_count for site in sites},
         }
 
     def facts(self) -> dict[str, Any]:
-        """What a reader of the run wants to know, small numbers masked."""
-        at, members = 0.0 if self.simulated else self.now.timestamp(), self.members
+        """Return the facts of a coordinated study run for its report, with suppressed counts."""
+        seconds, prepared = 0.0 if self.is_simulated else self.now.timestamp(), self.prepared
         cohorts = {
-            name: site.roll(self.run).taken(site.member.everybody, at)[1] for name, site in self.sites.items()
+            name: participant.roster(self.run).take_snapshot_for_round(
+                participant.site.all_subjects, seconds
+            )[1]
+            for name, participant in self.participants.items()
         }
         return {
             **study_facts(self.study),
-            "tables": {each.name: each.digest for each in members.each},
+            "tables": {site.name: site.digest for site in prepared.sites},
             "cohorts": cohorts,
-            "left_out": dict(members.left_out),
-            "anonymity": members.anonymity,
-            "told": {
-                name: as_told(self.sites[name].ledger, self.study, told) if name in self.sites else dict(told)
-                for name, told in members.told.items()
+            "excluded_sites": dict(prepared.excluded_sites),
+            "anonymity": prepared.anonymity,
+            "cohort_reports": {
+                name: released_attrition(self.participants[name].release_log, self.study, report)
+                if name in self.participants
+                else dict(report)
+                for name, report in prepared.cohort_reports.items()
             },
         }
 
-    def judged(self, store: Store, row: RunRow, outcome: Outcome, step: Step) -> dict[str, Any]:
-        """Who sent how much, how good the models are, and how they got there."""
-        step("judging")
-        options, members, learning = self.options, self.members, self.learning
-        model = learning.model(features=len(members.columns), classes=len(members.classes))
-        traffic = traffic_of(Journal(store, row.run), model.layout.size)
-        models = {COMMUNITY: store.vectors.get(outcome.digest)}
-        training = learning.rules(len(self.sites)).training
-        epochs = training.epochs * max((each["updates"] for each in traffic.values()), default=1)
+    def evaluate(
+        self, store: Store, row: RunRow, outcome: RunOutcome, on_progress: ProgressCallback
+    ) -> dict[str, Any]:
+        """Return the results of a coordinated study run: traffic, evaluation, local benefit, interpretability."""
+        on_progress("evaluating")
+        options, prepared, learning = self.options, self.prepared, self.learning
+        model = learning.build_model(features=len(prepared.columns), classes=len(prepared.classes))
+        traffic = traffic_by_site(Journal(store, row.run), model.layout.size)
+        models = {COMMUNITY: store.model_files.get(outcome.digest)}
+        training = learning.build_strategy(len(self.participants)).training
+        epochs = training.epochs * max((site["updates"] for site in traffic.values()), default=1)
         if options.baselines:
-            models |= baselines(members, model, training, epochs, options.seed)
-        # Consents are asked once more: the test rows of whoever has left are not used.
-        at = outcome.seconds if self.simulated else datetime.now(UTC).timestamp()
-        inside = {name: site.still_in(row.run, at) for name, site in self.sites.items()}
-        seated = {name: each for site in self.sites.values() for name, each in site.seated.items()}
-        recall(states_of(store, row.run), seated)
-        local = {name: layers_of(learner) for name, learner in seated.items()}
+            models |= train_baselines(prepared, model, training, epochs, options.seed)
+        # Consents are checked once more: test rows of withdrawn subjects are not used.
+        seconds = outcome.seconds if self.is_simulated else datetime.now(UTC).timestamp()
+        subjects = {
+            name: participant.releasable_subjects_at(row.run, seconds)
+            for name, participant in self.participants.items()
+        }
+        learners = {
+            name: learner
+            for participant in self.participants.values()
+            for name, learner in participant.learners.items()
+        }
+        restore_learner_state(state_folder(store, row.run), learners)
+        local = {name: local_layers(learner) for name, learner in learners.items()}
 
-        def judge(models: Mapping[str, Any], resamples: int) -> dict[str, Any]:
-            return judge_models(
-                learning, members, model, models, lambda member: inside[member.name], seed=options.seed,
-                resamples=resamples, local=local,
+        def evaluate(models: Mapping[str, Any], bootstrap_resamples: int) -> dict[str, Any]:
+            return evaluate_models(
+                learning, prepared, model, models, lambda site: subjects[site.name], seed=options.seed,
+                bootstrap_resamples=bootstrap_resamples, local=local,
             )  # fmt: skip
 
         points = [
-            point_of(version, judge({COMMUNITY: vector}, 0))
-            for version, vector in (some_versions(store, row.run) if options.resamples else ())
+            metric_point(version, evaluate({COMMUNITY: vector}, 0))
+            for version, vector in (sampled_versions(store, row.run) if options.bootstrap_resamples else ())
         ]
-        evaluation = judge(models, options.resamples)
-        wish = GainSettings(epochs, options.seed, options.resamples)
+        evaluation = evaluate(models, options.bootstrap_resamples)
+        settings = LocalBenefitSettings(epochs, options.seed, options.bootstrap_resamples)
         return {
             "traffic": traffic,
-            **self._gains(store, row, (model, models[COMMUNITY]), inside, wish, evaluation, step),
-            "progress": [point for each in points for point in each],
-            **self._explained(model, models[COMMUNITY], inside, local),
+            **self._local_benefit(
+                store, row, (model, models[COMMUNITY]), subjects, settings, evaluation, on_progress
+            ),
+            "progress": [point for version_points in points for point in version_points],
+            **self._interpretability(model, models[COMMUNITY], subjects, local),
         }
 
-    def _explained(
+    def _interpretability(
         self,
         model: Model,
         vector: Vector,
-        inside: Mapping[str, frozenset[str]],
+        subjects: Mapping[str, frozenset[str]],
         local: Mapping[str, Mapping[str, Vector]],
     ) -> dict[str, Any]:
-        """What the model goes by, if the study asks for it."""
-        asked, members = self.learning.explanation, self.members
-        if asked is None:
+        """Return the interpretability results of a coordinated study run on one machine, if requested."""
+        section, prepared = self.learning.interpretability, self.prepared
+        if section is None:
             return {}
-        use = self.use()
-        told = {
-            each.name: site_explained(
-                each, asked, members.columns, members, model, vector, inside[each.name],
-                seed=self.options.seed, local=local.get(each.name),
+        deployment = self.deployment()
+        site_results = {
+            site.name: explain_at_site(
+                site, section, prepared.columns, prepared, model, vector, subjects[site.name],
+                seed=self.options.seed, local=local.get(site.name),
             )
-            for each in members.each
+            for site in prepared.sites
         }  # fmt: skip
-        floor = max(each.floor for each in members.each)
-        made = explanation_of(asked, members.columns, use, floor, told)
-        linear = coefficients_of(model, vector, members.columns, use)
-        return {"explanation": {**made, "coefficients": linear}}
+        combined = combine_interpretability(
+            section, prepared.columns, deployment, self._max_min_cell_count, site_results
+        )
+        coefficients = linear_coefficients(model, vector, prepared.columns, deployment)
+        return {"interpretability": {**combined, "coefficients": coefficients}}
 
-    def _gains(
+    def _local_benefit(
         self,
         store: Store,
         row: RunRow,
         models: tuple[Model, Vector],
-        inside: Mapping[str, frozenset[str]],
-        wish: GainSettings,
+        subjects: Mapping[str, frozenset[str]],
+        settings: LocalBenefitSettings,
         evaluation: Mapping[str, Any],
-        step: Step,
+        on_progress: ProgressCallback,
     ) -> dict[str, Any]:
-        """How models were judged, with what each site gains and makes of the community model; that stays with it."""
+        """Return a coordinated run's evaluation with each site's local benefit; store the sites' personal models."""
         learning = self.learning
-        if learning.personal is not None or not (wish.resamples or learning.personalise):
+        if learning.personal_layers is not None or not (settings.bootstrap_resamples or learning.personalise):
             return {"evaluation": evaluation}
-        step("each site against its own model")
-        found = {
-            each.name: site_gain(each, self.members, learning, models, inside[each.name], wish)
-            for each in self.members.each
+        on_progress("comparing with local-only models")
+        benefits = {
+            site.name: site_benefit(site, self.prepared, learning, models, subjects[site.name], settings)
+            for site in self.prepared.sites
         }
-        for name, each in found.items():
-            if each.models:
-                keep_own(own_path(states_of(store, row.run), name), each.models)
-        return with_gains(learning, evaluation, found)
+        for name, benefit in benefits.items():
+            if benefit.personal_models:
+                path = personal_models_path(state_folder(store, row.run), name)
+                save_personal_models(path, benefit.personal_models)
+        return add_benefits(learning, evaluation, benefits)
 
 
-def _begin(prepared: Prepared, path: Path) -> None:
-    """Keep what a run was prepared with; what sites noted of an earlier one of its name is gone."""
-    shutil.rmtree(path.parent / _POLICIES, ignore_errors=True)
-    prepared.write(path)
+def _start(preparation: PreparationState, path: Path) -> None:
+    """Store the preparation when a coordinated run starts; delete the policy state of one of the same name."""
+    shutil.rmtree(path.parent / _POLICY_DIR, ignore_errors=True)
+    preparation.write(path)
 
 
-def _end(path: Path) -> None:
-    """Remove what a run needed to go on."""
+def _finish(path: Path) -> None:
+    """Delete the files that the coordinator needs only to resume a study run."""
     path.unlink(missing_ok=True)
-    shutil.rmtree(path.parent / _POLICIES, ignore_errors=True)
+    shutil.rmtree(path.parent / _POLICY_DIR, ignore_errors=True)
 
 
-def _sums_of(study: Study, seed: int, dealt: Dealt) -> Sums:
-    """What a site of this machine tells for scaling, by its ledger."""
-    return sums_told(open_ledger(dealt.reading.file, dealt.floor), study, seed, dealt)
+def _release_sums(study: Study, seed: int, split: SplitTable) -> SiteSums:
+    """Return the scaling sums that a site on the coordinator's machine releases, controlled by its release log."""
+    return released_sums(open_release_log(split.ingest.file, split.min_cell_count), study, seed, split)
 
 
 def study_facts(study: Study) -> dict[str, Any]:
-    """What a reader of any run of a study wants to know of the study, and the method that it names."""
-    about, kept = study.study, study.deidentification
+    """Return the facts of a coordinated study and its method for the report of a run."""
+    header, deidentification = study.study, study.deidentification
     assert study.learning is not None
     return {
         "study": {
-            "id": about.id,
+            "id": header.id,
             "hash": study.hash,
-            "title": about.title,
-            "question": " ".join((about.question or "").split()),
-            "purpose": about.purpose.value,
-            "legal_basis": about.legal_basis,
+            "title": header.title,
+            "question": " ".join((header.question or "").split()),
+            "purpose": header.purpose.value,
+            "legal_basis": header.legal_basis,
             "centre": study.centre.name,
-            "shares": [each.value for each in about.shares],
-            "mechanism": kept.mechanism.value,
-            "dates": kept.dates.value,
-            "smallest_count": kept.count_floor,
-            "statements": {key.value: words for key, words in study.consent.statements.items()}
+            "shared_data": [shared.value for shared in header.shared_data],
+            "mechanism": deidentification.mechanism.value,
+            "dates": deidentification.dates.value,
+            "min_cell_count": study.privacy.min_cell_count,
+            "statements": {key.value: text for key, text in study.consent.statements.items()}
             if study.consent
             else {},
             "outcome": study.features.label.name if study.features else None,
@@ -532,44 +612,50 @@ def study_facts(study: Study) -> dict[str, Any]:
     }
 
 
-def _moment(began: datetime, lived: float) -> Moment:
-    """Simulated seconds count from the run's beginning, or from where it was cut for an engine that begins anew."""
-    return lambda at: began + timedelta(seconds=lived + at)
+def _simulated_clock(started_at: datetime, elapsed: float) -> WallClock:
+    """Return the coordinator's clock of a simulated run, from its start, or its interruption after a restart."""
+    return lambda seconds: started_at + timedelta(seconds=elapsed + seconds)
 
 
-def _world(at: float) -> datetime:
-    """A real engine's learners tell the time of the world."""
-    return datetime.fromtimestamp(at, UTC)
+def _real_clock(seconds: float) -> datetime:
+    """Convert the POSIX seconds of a coordinated run on a real engine to UTC."""
+    return datetime.fromtimestamp(seconds, UTC)
 
 
-def _lessened(members: Members) -> bool:
-    return any(each.lessened for each in members.each)
+def _has_withdrawals(prepared: PreparedSites) -> bool:
+    return any(site.has_withdrawals for site in prepared.sites)
 
 
-def _lived(store: Store, run: str) -> float:
-    """How long a run has gone on by its own clock."""
-    return head(store, run).at
+def _elapsed_seconds(store: Store, run: str) -> float:
+    """Return the duration of an interrupted study run by its own clock, for the coordinator to resume it."""
+    return run_head(store, run).timestamp
 
 
-def _still_in(store: Store, row: RunRow, began: datetime) -> GateOf:
-    """Gates that let nobody pass who has left since a run was begun, by its own clock or the world's."""
+def _remaining_consent_gate(store: Store, row: RunRow, started_at: datetime) -> GateFactory:
+    """Return consent gates for a study run that the coordinator resumes: subjects that withdrew are refused."""
     simulated = row.engine == "virtual"
-    lived = timedelta(seconds=_lived(store, row.run)) if simulated else timedelta()
-    later = max(datetime.now(UTC), began + lived)
-    return lambda file, study: StillIn(gate_of(file, study), later, simulated=simulated)
+    elapsed = timedelta(seconds=_elapsed_seconds(store, row.run)) if simulated else timedelta()
+    later = max(datetime.now(UTC), started_at + elapsed)
+    return lambda file, study: RemainingConsentGate(
+        build_consent_gate(file, study), later, simulated=simulated
+    )
 
 
-def _rehearse(
-    study: Study, files: Sequence[SiteFile], store: Store, options: StudyOptions, step: Step
+def _run_on_loopback(
+    study: Study,
+    files: Sequence[LoadedSiteConfig],
+    store: Store,
+    options: StudyOptions,
+    on_progress: ProgressCallback,
 ) -> Run:
-    """Run a study as on a network; what only a simulation or one place can have is refused."""
-    from abaton.study_run.server import Wish, rehearse
+    """Coordinate a study on a loopback network; refuse options that need a simulation or pooled rows."""
+    from abaton.study_run.server import NetworkRunOptions, run_loopback
 
     if options.profiles or options.baselines:
         raise SettingsError(
-            "a network has no profiles, and rows are not brought together for baselines",
+            "profiles and baselines are not available on a network",
             where="engine flower",
-            remedy="leave them out, or use the engine 'virtual'",
+            remedy="remove profiles and baselines, or use the engine 'virtual'",
         )
-    wish = Wish(len(files), options.seed, options.resamples)
-    return Run(store, rehearse(study, files, store, wish, step).run)
+    network_options = NetworkRunOptions(len(files), options.seed, options.bootstrap_resamples)
+    return Run(store, run_loopback(study, files, store, network_options, on_progress).run)

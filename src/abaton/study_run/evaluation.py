@@ -1,16 +1,12 @@
-"""How well models do on subjects that nobody trained on: sites count, the counts are added, the sum is judged.
+"""Evaluation of models on test rows: sites release counts, the coordinator adds them and computes metrics.
 
-A site tells counts of cases and of controls in bins of the predicted chance, sums of errors, or counts of pairs of its
-people; never a subject's score: those of each kind are put together with their neighbours, at least as many as the
-smallest count at a time. It
-tells nothing of fewer subjects than its smallest count, and nothing by an input of which one group is that small,
-since that group would be what is missing from the rest.
+A site releases counts of cases and controls in bins of the predicted probability, sums of errors, or counts of
+concordant pairs, never the score of one subject: neighbouring scores are merged into groups of at least
+`min_cell_count` subjects. It releases nothing about fewer subjects than `min_cell_count`, and nothing by an input with
+one group that small, because that group could be found by differencing.
 
-What the community model is held against: each site alone, and all rows pooled in one place.
-
-Pooling is for the lab alone: it needs the rows of all sites on one machine, which a federation is there
-to avoid. Both kinds train on the validation rows, too, which the federation sets aside: they are not made weaker than
-they are.
+Baselines of the community model are the local-only model of each site and, in the lab only, the model of all rows
+pooled on one machine. Both also train on the validation rows, so that they are not weaker than necessary.
 """
 
 from __future__ import annotations
@@ -24,327 +20,381 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from abaton.disclosure.rounding import microaggregated, spread
-from abaton.kernels import Vector
-from abaton.learners import Examples, Learner, Model, train_model
+from abaton.disclosure.rounding import microaggregate, spread_within_groups
+from abaton.layout import Vector
+from abaton.learners import Learner
 from abaton.metrics.classification import (
     BINS,
-    Estimate,
-    ScoreCounts,
+    MetricEstimate,
+    ScoreHistogram,
     count_scores,
-    judge,
+    evaluate_classifier,
+    merge_histograms,
     recalibration,
-    together,
 )
-from abaton.metrics.predictions import is_timed
-from abaton.metrics.regression import ValueSums, add_errors, judge_sums, sum_errors
-from abaton.metrics.survival import PairSums, add_pairs, judge_pairs, sum_pairs
-from abaton.study import Learning
-from abaton.study_run.consented_learner import Rows, examples
-from abaton.study_run.preparation import Member, Members
+from abaton.metrics.predictions import is_survival_label
+from abaton.metrics.regression import RegressionSums, add_errors, evaluate_sums, sum_errors
+from abaton.metrics.survival import ConcordanceSums, add_pairs, evaluate_survival, sum_pairs
+from abaton.models import Examples, Model, train_model
+from abaton.study import LearningSection
+from abaton.study_run.consented_learner import SubjectRows, to_examples
+from abaton.study_run.preparation import PreparedSite, PreparedSites
 from abaton.training import TrainSettings
 
-EVERYBODY = "all sites"
+ALL_SITES = "all sites"
 
-Inside = Callable[[Member], frozenset[str]]
-"""Whose records of a site may be used."""
+EligibleSubjectsOf = Callable[[PreparedSite], frozenset[str]]
+"""Returns the subjects of a site whose records may be used."""
 
-_LOCAL = "model/"  # how a learner calls what stays at its site of the model
-_POINTS = 101  # of a curve: more would tell single subjects' scores
+_LOCAL_PREFIX = "model/"  # prefix of personal layers in a learner's state
+_CURVE_POINTS = 101  # a finer curve would disclose scores of single subjects
 
 
 @dataclass(frozen=True, slots=True)
-class Subset:
-    """Subjects whose results are told together: all, those of one site, or those of one group."""
+class EvaluationGroup:
+    """Group of subjects with common results: all, those of one site, or those of one category of an input."""
 
     name: str
-    of: str
+    grouping: str
 
 
-Counted = Sequence[ScoreCounts] | ValueSums | PairSums
-"""Counts for each class (one against the rest), sums of errors of values, or pairs of times."""
+GroupCounts = Sequence[ScoreHistogram] | RegressionSums | ConcordanceSums
+"""Histograms of each class (one against the rest), sums of errors, or concordance sums of survival times."""
 
-Told = Mapping[Subset, Counted]
-"""What a site tells of a model, for each subset."""
+SiteCounts = Mapping[EvaluationGroup, GroupCounts]
+"""Counts that a site releases about a model, by group."""
 
 
-class Judged(Protocol):
-    """What all sites judge by: the classes, or mean and deviation by which values were scaled."""
+class EvaluationTarget(Protocol):
+    """Outcome of a study: its classes, or the mean and standard deviation of its scaled values."""
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """The names of the classes; none for values and times."""
+        """The class names of a study's evaluation; none for regression and survival."""
 
     @property
     def label(self) -> tuple[float, float]:
-        """Mean and deviation of the values."""
+        """Mean and standard deviation of the label values in a study's evaluation."""
 
 
-def layers_of(learner: Learner | None) -> dict[str, Vector]:
-    """What of the model a learner's site has for itself, such as its personal layers."""
-    kept = {} if learner is None else learner.kept
-    return {name.removeprefix(_LOCAL): each for name, each in kept.items() if name.startswith(_LOCAL)}
+def local_layers(learner: Learner | None) -> dict[str, Vector]:
+    """Return the personal layers and other local parts of a learner's state, for the study's evaluation."""
+    state = {} if learner is None else learner.local_state
+    return {
+        name.removeprefix(_LOCAL_PREFIX): values
+        for name, values in state.items()
+        if name.startswith(_LOCAL_PREFIX)
+    }
 
 
-def site_counts(
-    member: Member,
-    federation: Judged,
+def evaluate_at_site(
+    site: PreparedSite,
+    federation: EvaluationTarget,
     model: Model,
     vector: Vector,
-    inside: frozenset[str],
+    subjects: frozenset[str],
     local: Mapping[str, Vector] | None = None,
-) -> Told:
-    """What one site tells of a model, together with what of it the site has for itself."""
-    mine = np.array([subject in inside for subject in member.test.subjects], dtype=bool)
-    if mine.sum() < member.floor:
+) -> SiteCounts:
+    """Return the evaluation counts that a site releases about a model, combined with the site's local layers."""
+    eligible = np.array([subject in subjects for subject in site.test.subjects], dtype=bool)
+    if eligible.sum() < site.min_cell_count:
         return {}
-    data = examples(member.test)
+    data = to_examples(site.test)
     predicted = model.score(vector, data, local).predictions
-    made: dict[Subset, Counted] = {}
-    for subset, rows in subsets_of(member, mine):
-        made[subset] = counted(predicted[rows], data.y[rows], federation, member.floor)
-    return made
+    counts: dict[EvaluationGroup, GroupCounts] = {}
+    for group, rows in evaluation_groups(site, eligible):
+        counts[group] = count_predictions(predicted[rows], data.y[rows], federation, site.min_cell_count)
+    return counts
 
 
-def subsets_of(member: Member, mine: NDArray[np.bool_]) -> list[tuple[Subset, NDArray[np.bool_]]]:
-    """The subsets of which a site may tell, each with its rows among those that may be used."""
-    made = [(Subset(EVERYBODY, "all"), mine), (Subset(member.name, "site"), mine)]
-    for name, groups in member.groups.items():
-        found = np.array(groups, object)
-        sizes = Counter(found[mine].tolist())
-        if min(sizes.values()) >= member.floor:
-            made += [(Subset(f"{name}: {group}", name), mine & (found == group)) for group in sorted(sizes)]
-    return made
+def evaluation_groups(
+    site: PreparedSite, eligible: NDArray[np.bool_]
+) -> list[tuple[EvaluationGroup, NDArray[np.bool_]]]:
+    """Return the evaluation groups about which a site may release counts, each with a mask of eligible rows."""
+    subsets = [(EvaluationGroup(ALL_SITES, "all"), eligible), (EvaluationGroup(site.name, "site"), eligible)]
+    for name, groups in site.groups.items():
+        labels = np.array(groups, object)
+        sizes = Counter(labels[eligible].tolist())
+        if min(sizes.values()) >= site.min_cell_count:
+            subsets += [
+                (EvaluationGroup(f"{name}: {group}", name), eligible & (labels == group))
+                for group in sorted(sizes)
+            ]
+    return subsets
 
 
-def counted(predicted: NDArray[Any], actual: NDArray[Any], federation: Judged, floor: int) -> Counted:
-    """What a site tells of some subjects: counts of their predicted chances, sums of errors, or pairs of times."""
-    if is_timed(actual):
-        return sum_pairs(predicted, actual, floor)
+def count_predictions(
+    predicted: NDArray[Any], actual: NDArray[Any], federation: EvaluationTarget, min_cell_count: int
+) -> GroupCounts:
+    """Return releasable evaluation counts of predictions: histograms of probabilities, error or concordance sums."""
+    if is_survival_label(actual):
+        return sum_pairs(predicted, actual, min_cell_count)
     if not federation.classes:
-        mean, deviation = federation.label
-        values = np.asarray(actual, np.float64) * deviation + mean
-        return sum_errors(predicted.reshape(-1).astype(np.float64) * deviation + mean, values)
+        mean, std = federation.label
+        values = np.asarray(actual, np.float64) * std + mean
+        return sum_errors(predicted.reshape(-1).astype(np.float64) * std + mean, values)
     return [
-        _merge_small_bins(count_scores(np.clip(predicted[:, i], 0, 1), actual == i, bins=BINS), floor)
+        _merge_small_bins(
+            count_scores(np.clip(predicted[:, i], 0, 1), actual == i, bins=BINS), min_cell_count
+        )
         for i in case_classes(federation.classes)
     ]
 
 
-def _merge_small_bins(counts: ScoreCounts, floor: int) -> ScoreCounts:
-    """The counts with each subject among at least so many neighbours of the same kind; fewer of a kind are not told."""
-    parts = []
-    for kind in (counts.cases, counts.controls):
-        made = np.zeros_like(kind)
-        places = np.repeat(np.arange(len(kind), dtype=np.int64), kind.astype(np.int64))
-        for place, number in microaggregated(places, floor):
-            made[place] += number
-        parts.append(made)
-    return ScoreCounts(counts.scores, *parts)
+def _merge_small_bins(counts: ScoreHistogram, min_cell_count: int) -> ScoreHistogram:
+    """Return an evaluation histogram in groups of at least `min_cell_count`; smaller totals are suppressed."""
+    histograms = []
+    for histogram in (counts.cases, counts.controls):
+        merged = np.zeros_like(histogram)
+        bins = np.repeat(np.arange(len(histogram), dtype=np.int64), histogram.astype(np.int64))
+        for group_bin, size in microaggregate(bins, min_cell_count):
+            merged[group_bin] += size
+        histograms.append(merged)
+    return ScoreHistogram(counts.scores, *histograms)
 
 
 def case_classes(classes: Sequence[str]) -> Sequence[int]:
-    """The classes that are told of: of two the second is the case; of more, each against the rest."""
+    """Return the indices of the case classes of an evaluation: the second of two, each of more."""
     return [1] if len(classes) == 2 else range(len(classes))
 
 
-def judge_models(
-    learning: Learning,
-    members: Members,
+def evaluate_models(
+    learning: LearningSection,
+    prepared: PreparedSites,
     model: Model,
     models: Mapping[str, Vector],
-    inside: Inside,
+    eligible_subjects: EligibleSubjectsOf,
     *,
     seed: int = 0,
-    resamples: int = 1000,
+    bootstrap_resamples: int = 1000,
     local: Mapping[str, Mapping[str, Vector]] | None = None,
 ) -> dict[str, Any]:
-    """All measures of some models, by subset, as plain values: lines, ROC curves and calibration.
+    """Evaluate several models by group: return all metrics as JSON values, with ROC curves and calibration.
 
     Args:
-        learning: How the study judges.
-        members: The sites.
-        model: What was trained.
-        models: The models by their names.
-        inside: Whose test rows may be used.
-        seed: Decides who is drawn again.
-        resamples: How often, for the intervals.
-        local: By site, what of the model it has for itself.
+        learning: The study's learning section.
+        prepared: The sites.
+        model: The model definition.
+        models: Model vectors by name.
+        eligible_subjects: Returns the subjects whose test rows may be used.
+        seed: Seed of the bootstrap.
+        bootstrap_resamples: Number of bootstrap samples for the intervals.
+        local: Local layers by site.
     """
-    allowed, own = {member.name: inside(member) for member in members.each}, local or {}
-    told = {
+    subjects, layers = {site.name: eligible_subjects(site) for site in prepared.sites}, local or {}
+    counts = {
         name: [
-            site_counts(each, members, model, vector, allowed[each.name], own.get(each.name))
-            for each in members.each
+            evaluate_at_site(site, prepared, model, vector, subjects[site.name], layers.get(site.name))
+            for site in prepared.sites
         ]
         for name, vector in models.items()
     }
-    floor = max(member.floor for member in members.each)
-    return judge_counts(learning, members.classes, floor, told, seed=seed, resamples=resamples)
+    min_cell_count = max(site.min_cell_count for site in prepared.sites)
+    return evaluate_counts(
+        learning,
+        prepared.classes,
+        min_cell_count,
+        counts,
+        seed=seed,
+        bootstrap_resamples=bootstrap_resamples,
+    )
 
 
-def judge_counts(
-    learning: Learning,
+def evaluate_counts(
+    learning: LearningSection,
     classes: Sequence[str],
-    floor: int,
-    models: Mapping[str, Sequence[Told]],
+    min_cell_count: int,
+    models: Mapping[str, Sequence[SiteCounts]],
     *,
     seed: int = 0,
-    resamples: int = 1000,
+    bootstrap_resamples: int = 1000,
 ) -> dict[str, Any]:
-    """All measures of some models, from what the sites told of each; nothing of fewer subjects than the floor."""
-    lines: list[dict[str, Any]] = []
+    """Evaluate several models from the sites' counts; nothing below `min_cell_count` subjects."""
+    rows: list[dict[str, Any]] = []
     curves: dict[str, Any] = {}
-    lines_of: dict[str, list[float]] = {}
-    for name, told in models.items():
-        for subset in sorted({each for site in told for each in site}, key=_order):
-            parts = [spread_out(site[subset]) for site in told if subset in site]
-            for case, measures, number in judged(learning, classes, parts, floor, (seed, resamples)):
-                words = f"{subset.name}, {case}" if case else subset.name
-                lines.append(
+    recalibrations: dict[str, list[float]] = {}
+    bootstrap = seed, bootstrap_resamples
+    for name, site_counts in models.items():
+        for group in sorted({group for counts in site_counts for group in counts}, key=group_order):
+            expanded = [expand_groups(counts[group]) for counts in site_counts if group in counts]
+            for case, metrics, subjects in evaluate_group(
+                learning, classes, expanded, min_cell_count, bootstrap
+            ):
+                group_name = f"{group.name}, {case}" if case else group.name
+                rows.append(
                     {
-                        "model": name, "subset": words, "of": subset.of, "subjects": number,
-                        "sites": len(parts), "measures": measures,
+                        "model": name, "group": group_name, "grouping": group.grouping, "subjects": subjects,
+                        "sites": len(expanded), "metrics": metrics,
                     }
                 )  # fmt: skip
-            if subset.of == "all" and len(classes) == 2:
-                both = together(part[0] for part in parts if not isinstance(part, ValueSums | PairSums))
-                curves[name] = _curves(both, floor, learning.metrics)
-                lines_of[name] = list(recalibration(both) if enough(both, floor) else (0.0, 1.0))
-    return {"lines": lines, "curves": curves, "recalibration": lines_of, "smallest_count": floor}
+            if group.grouping == "all" and len(classes) == 2:
+                merged = merge_histograms(
+                    histograms[0]
+                    for histograms in expanded
+                    if not isinstance(histograms, RegressionSums | ConcordanceSums)
+                )
+                curves[name] = _curves(merged, min_cell_count, learning.metrics)
+                has_enough = has_enough_cases(merged, min_cell_count)
+                recalibrations[name] = list(recalibration(merged) if has_enough else (0.0, 1.0))
+    return {
+        "rows": rows,
+        "curves": curves,
+        "recalibration": recalibrations,
+        "min_cell_count": min_cell_count,
+    }
 
 
-def spread_out(told: Counted) -> Counted:
-    """What a site told of groups, as of the single subjects that they stand for."""
-    if isinstance(told, ValueSums | PairSums):
-        return told
+def expand_groups(counts: GroupCounts) -> GroupCounts:
+    """Return evaluation counts with merged groups spread out again, as an approximation of single subjects."""
+    if isinstance(counts, RegressionSums | ConcordanceSums):
+        return counts
     return [
-        ScoreCounts(each.scores, spread(each.cases, each.controls), spread(each.controls, each.cases))
-        for each in told
+        ScoreHistogram(
+            histogram.scores,
+            spread_within_groups(histogram.cases, histogram.controls),
+            spread_within_groups(histogram.controls, histogram.cases),
+        )
+        for histogram in counts
     ]
 
 
-def _order(subset: Subset) -> tuple[int, str]:
-    return {"all": 0, "site": 1}.get(subset.of, 2), subset.name
+def group_order(group: EvaluationGroup) -> tuple[int, str]:
+    """Return the sort key of evaluation groups: all subjects first, then sites, then categories of inputs."""
+    return {"all": 0, "site": 1}.get(group.grouping, 2), group.name
 
 
-def judged(
-    learning: Learning,
+def evaluate_group(
+    learning: LearningSection,
     classes: Sequence[str],
-    parts: Sequence[Counted],
-    floor: int,
-    drawn: tuple[int, int],
+    site_counts: Sequence[GroupCounts],
+    min_cell_count: int,
+    bootstrap: tuple[int, int],
 ) -> list[tuple[str, dict[str, Any] | None, str]]:
-    """For each class that is a case: its name, the measures that the study names, and how many subjects.
+    """Evaluate one group: return each case class with the study's metrics and the number of subjects.
 
-    Nothing is told of small numbers.
+    Metrics of groups below `min_cell_count` are None.
     """
-    how, names, (seed, resamples) = learning.evaluation, measure_names(learning), drawn
-    sums = [part for part in parts if isinstance(part, ValueSums)]
+    evaluation, names, (seed, bootstrap_resamples) = learning.evaluation, metric_names(learning), bootstrap
+    sums = [part for part in site_counts if isinstance(part, RegressionSums)]
     if sums:
-        both = add_errors(sums)
-        measures = _plain(judge_sums(both, level=how.confidence), names) if both.subjects >= floor else None
-        return [("", measures, _number(both.subjects, floor))]
-    pairs = [part for part in parts if isinstance(part, PairSums)]
+        total = add_errors(sums)
+        metrics = None
+        if total.subjects >= min_cell_count:
+            metrics = _to_json_value(evaluate_sums(total, level=evaluation.confidence_level), names)
+        return [("", metrics, _format_count(total.subjects, min_cell_count))]
+    pairs = [part for part in site_counts if isinstance(part, ConcordanceSums)]
     if pairs:
-        all_pairs = add_pairs(pairs)
-        few = min(all_pairs.events, all_pairs.subjects - all_pairs.events) < floor
-        measures = None if few else _plain(judge_pairs(all_pairs, level=how.confidence), names)
-        return [("", measures, _number(all_pairs.subjects, floor))]
-    told = [part for part in parts if not isinstance(part, ValueSums | PairSums)]
-    made: list[tuple[str, dict[str, Any] | None, str]] = []
-    for i in range(len(told[0])):
-        counts = together(part[i] for part in told)
-        found = None
-        if enough(counts, floor):
-            settings = {"specificity": how.specificity, "level": how.confidence}
-            found = _plain(judge(_filled(counts), seed=seed, resamples=resamples, **settings), names)
-        case = classes[i] if len(told[0]) > 1 else ""
-        made.append((case, found, _number(counts.subjects, floor)))
-    return made
+        total_pairs = add_pairs(pairs)
+        is_small = min(total_pairs.events, total_pairs.subjects - total_pairs.events) < min_cell_count
+        metrics = None
+        if not is_small:
+            estimates = evaluate_survival(total_pairs, level=evaluation.confidence_level)
+            metrics = _to_json_value(estimates, names)
+        return [("", metrics, _format_count(total_pairs.subjects, min_cell_count))]
+    histograms = [part for part in site_counts if not isinstance(part, RegressionSums | ConcordanceSums)]
+    results: list[tuple[str, dict[str, Any] | None, str]] = []
+    for i in range(len(histograms[0])):
+        counts = merge_histograms(part[i] for part in histograms)
+        metrics = None
+        if has_enough_cases(counts, min_cell_count):
+            settings = {"specificity": evaluation.specificity, "level": evaluation.confidence_level}
+            estimates = evaluate_classifier(
+                _without_empty_bins(counts), seed=seed, resamples=bootstrap_resamples, **settings
+            )
+            metrics = _to_json_value(estimates, names)
+        case = classes[i] if len(histograms[0]) > 1 else ""
+        results.append((case, metrics, _format_count(counts.subjects, min_cell_count)))
+    return results
 
 
-def enough(counts: ScoreCounts, floor: int) -> bool:
-    """Whether there are cases and controls enough to tell of."""
-    return bool(min(counts.cases.sum(), counts.controls.sum()) >= floor)
+def has_enough_cases(counts: ScoreHistogram, min_cell_count: int) -> bool:
+    """Return whether both cases and controls of an evaluation reach `min_cell_count`."""
+    return bool(min(counts.cases.sum(), counts.controls.sum()) >= min_cell_count)
 
 
-def _filled(counts: ScoreCounts) -> ScoreCounts:
-    """The counts without empty bins: the same measures, sooner."""
-    some = (counts.cases + counts.controls) > 0
-    return ScoreCounts(counts.scores[some], counts.cases[some], counts.controls[some])
+def _without_empty_bins(counts: ScoreHistogram) -> ScoreHistogram:
+    """Return an evaluation histogram without empty bins: same metrics, less computation."""
+    filled = (counts.cases + counts.controls) > 0
+    return ScoreHistogram(counts.scores[filled], counts.cases[filled], counts.controls[filled])
 
 
-def _curves(counts: ScoreCounts, floor: int, metrics: Sequence[str]) -> dict[str, Any]:
-    """The curves that belong to the measures that the study names."""
-    if not enough(counts, floor):
+def _curves(counts: ScoreHistogram, min_cell_count: int, metrics: Sequence[str]) -> dict[str, Any]:
+    """Return the evaluation curves of the metrics that the study names."""
+    if not has_enough_cases(counts, min_cell_count):
         return {}
     fpr, tpr = counts.curve()
-    x = np.linspace(0, 1, _POINTS)
-    bins = max(2, min(10, counts.subjects // (2 * floor)))
-    points = [[predicted, asdict(share)] for predicted, share in counts.calibration(bins)]
-    made = {
+    x = np.linspace(0, 1, _CURVE_POINTS)
+    bins = max(2, min(10, counts.subjects // (2 * min_cell_count)))
+    points = [[predicted, asdict(fraction)] for predicted, fraction in counts.calibration(bins)]
+    curves = {
         "auroc": {"roc": [x.tolist(), np.interp(x, fpr, tpr).tolist()]},
         "calibration": {"calibration": points},
     }
-    return {key: value for name, curve in made.items() if name in metrics for key, value in curve.items()}
+    return {key: value for name, curve in curves.items() if name in metrics for key, value in curve.items()}
 
 
-def measure_names(learning: Learning) -> list[str]:
-    """What the measures that a study names are called in its results, in the study's order.
+def metric_names(learning: LearningSection) -> list[str]:
+    """Return the metric names of the study's evaluation as they appear in results, in the study's order.
 
-    >>> measure_names(Learning(evaluation={"metrics": ["brier", "calibration"]}))
+    >>> metric_names(LearningSection(evaluation={"metrics": ["brier", "calibration"]}))
     ['brier', 'calibration slope', 'calibration intercept']
     """
-    called = {
+    result_names = {
         "calibration": ("calibration slope", "calibration intercept"),
         "sensitivity": (f"sensitivity at specificity {learning.evaluation.specificity:g}",),
         "r_squared": ("r2",),
     }
-    return [name for metric in learning.metrics for name in called.get(metric, (metric,))]
+    return [name for metric in learning.metrics for name in result_names.get(metric, (metric,))]
 
 
-def _plain(measures: Mapping[str, Estimate], names: Sequence[str]) -> dict[str, Any]:
-    """Some estimates as plain values; what is not a number is nothing."""
+def _to_json_value(estimates: Mapping[str, MetricEstimate], names: Sequence[str]) -> dict[str, Any]:
+    """Return estimates of the evaluation as JSON values; None for values that are not finite."""
     return {
-        name: {key: value if math.isfinite(value) else None for key, value in asdict(measures[name]).items()}
+        name: {key: value if math.isfinite(value) else None for key, value in asdict(estimates[name]).items()}
         for name in names
     }
 
 
-def _number(count: int, floor: int) -> str:
-    return f"<{floor}" if 0 < count < floor else str(count)
+def _format_count(count: int, min_cell_count: int) -> str:
+    return f"<{min_cell_count}" if 0 < count < min_cell_count else str(count)
 
 
 POOLED = "all data pooled"
 
 
-def alone(name: str) -> str:
-    """What the model of one site is called."""
-    return f"{name} alone"
+def local_only_name(name: str) -> str:
+    """Return the name of a site's local-only model in the study's evaluation."""
+    return f"{name} (local only)"
 
 
-def baselines(
-    members: Members, model: Model, settings: TrainSettings, epochs: int, seed: int
+def train_baselines(
+    prepared: PreparedSites, model: Model, settings: TrainSettings, epochs: int, seed: int
 ) -> dict[str, Vector]:
-    """The models of every site alone and of all rows pooled, trained for so many epochs with the study's settings."""
-    made = {
-        alone(member.name): train_alone(model, member.rows, settings, epochs, seed) for member in members.each
+    """Train the evaluation's baselines with the study's settings: every site's local-only and the pooled model."""
+    models = {
+        local_only_name(site.name): train_local_only(model, site.rows, settings, epochs, seed)
+        for site in prepared.sites
     }
-    pooled = _pool_examples([member.rows for member in members.each])
-    return {**made, POOLED: _trained(model, pooled, settings, epochs, seed)}
+    pooled = _pool_examples([site.rows for site in prepared.sites])
+    return {**models, POOLED: _train(model, pooled, settings, epochs, seed)}
 
 
-def train_alone(model: Model, rows: Rows, settings: TrainSettings, epochs: int, seed: int) -> Vector:
-    """The model of one site's own rows, which needs nobody else's: a site can train it for itself."""
-    return _trained(model, _pool_examples([rows]), settings, epochs, seed)
+def train_local_only(
+    model: Model, rows: SubjectRows, settings: TrainSettings, epochs: int, seed: int
+) -> Vector:
+    """Train the local-only model of one site, a baseline of the evaluation."""
+    return _train(model, _pool_examples([rows]), settings, epochs, seed)
 
 
-def _trained(model: Model, data: Examples, settings: TrainSettings, epochs: int, seed: int) -> Vector:
-    plain = replace(settings, epochs=epochs, adaptive=None, budget=0.0, steps=0, proximal=0.0)
-    return train_model(model, model.initial(seed), data, plain, np.random.default_rng(seed)).vector
+def _train(model: Model, data: Examples, settings: TrainSettings, epochs: int, seed: int) -> Vector:
+    full_settings = replace(
+        settings, epochs=epochs, update_thresholds=None, time_budget_seconds=0.0, steps=0, proximal_mu=0.0
+    )
+    return train_model(model, model.initial(seed), data, full_settings, np.random.default_rng(seed)).vector
 
 
-def _pool_examples(parts: Sequence[Rows]) -> Examples:
-    listed = [examples(part) for rows in parts for part in (rows.train, rows.validation)]
-    return Examples(np.concatenate([each.x for each in listed]), np.concatenate([each.y for each in listed]))
+def _pool_examples(site_rows: Sequence[SubjectRows]) -> Examples:
+    examples = [to_examples(table) for rows in site_rows for table in (rows.train, rows.validation)]
+    return Examples(
+        np.concatenate([part.x for part in examples]), np.concatenate([part.y for part in examples])
+    )

@@ -1,11 +1,11 @@
-"""What each site has for a study: its table and what there is to tell, or why it cannot take part.
+"""Ingest of sites for a study: each site's feature table and cohort report, or the reason for its exclusion.
 
-A site that cannot take part never stops the others. Everything that is told is masked; nothing holds a value.
+A site that cannot take part does not stop the others. Cohort reports are suppressed and contain no values.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
@@ -13,149 +13,170 @@ from typing import Any
 
 import numpy as np
 
-from abaton.errors import AbatonError, SettingsError
-from abaton.study_run.consent_roster import StillIn, key_of
 from abaton.anonymity import AnonymitySettings
-from abaton.features import Report, Table
-from abaton.site import ConsentGate, Site, SiteFile, checked, gate_of, open_site, subject_tag
+from abaton.errors import AbatonError, SettingsError
+from abaton.features import DataQualityReport, FeatureTable
+from abaton.site import (
+    ConsentGate,
+    LoadedSiteConfig,
+    SitePipeline,
+    build_consent_gate,
+    build_site,
+    subject_pseudonym,
+    summarise_pipeline,
+)
 from abaton.study import Study
+from abaton.study_run.consent_roster import RemainingConsentGate, pseudonym_key
 
-Step = Callable[[str], None]
-GateOf = Callable[[SiteFile, Study], ConsentGate]
-"""Opens the gate of a site: who knows its consents."""
+ProgressCallback = Callable[[str], None]
+GateFactory = Callable[[LoadedSiteConfig, Study], ConsentGate]
+"""Opens the consent gate of a site."""
 
-ONE_CLASS = "only one class: a model of this outcome can neither be trained nor judged here alone"
+ONE_CLASS = "only one class: a model of this outcome can neither be trained nor evaluated at this site"
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
-    """What one site had.
+class SiteIngest:
+    """Ingested data of one site.
 
     Attributes:
-        file: The site's document.
-        table: Its rows, in an order that depends on their content alone; none if it cannot take part.
-        people: How rows name people, and the Patient's id of each; never leaves the site.
-        anonymity: What is asked of the whole table, with the site's own k.
-        told: The funnel, what was set aside and remarks, masked.
-        problem: Why it cannot take part; empty if it can.
-        key: The site's own, under which its rows are fingerprinted.
-        tagged: How the site's registry names a person, given the Patient's id; nothing if it has none.
-        refused: The Patient's ids of those who were read but have not agreed, or not any more.
-        read: Whose rows there were before people were hidden among others.
+        file: The site's configuration.
+        table: Its rows, in an order that depends only on their content; None if the site cannot take part.
+        patient_ids: Patient id of each subject key of the rows; never leaves the site.
+        anonymity: Anonymity settings of the study with the site's own k.
+        cohort_report: Attrition, skipped records and remarks, suppressed.
+        problem: Why the site cannot take part; empty if it can.
+        key: Secret of the site for digests of its rows.
+        pseudonym_for_patient: Returns the registry pseudonym of a Patient id; empty without a registry.
+        patients_without_consent: Patient ids that were read and have no consent, or no longer.
+        subjects_before_anonymisation: Subjects with a row before anonymisation.
     """
 
-    file: SiteFile
-    table: Table | None
-    people: Mapping[str, str] = field(default_factory=dict, repr=False)
+    file: LoadedSiteConfig
+    table: FeatureTable | None
+    patient_ids: Mapping[str, str] = field(default_factory=dict, repr=False)
     anonymity: AnonymitySettings | None = None
-    told: Mapping[str, Any] = field(default_factory=dict)
+    cohort_report: Mapping[str, Any] = field(default_factory=dict)
     problem: str = ""
     key: bytes = field(default=b"", repr=False)
-    tagged: Callable[[str], str] = field(default=lambda person: "", repr=False)
-    refused: frozenset[str] = field(default=frozenset(), repr=False)
-    read: frozenset[str] = field(default=frozenset(), repr=False)
+    pseudonym_for_patient: Callable[[str], str] = field(default=lambda patient: "", repr=False)
+    patients_without_consent: frozenset[str] = field(default=frozenset(), repr=False)
+    subjects_before_anonymisation: frozenset[str] = field(default=frozenset(), repr=False)
 
     @property
     def name(self) -> str:
-        """The site's id."""
-        return self.file.document.site.id
+        """The id of the ingested site."""
+        return self.file.config.site.id
 
-    def tag(self, subject: str) -> str:
-        """How the site's registry names a person, given how rows do."""
-        return self.tagged(self.people[subject])
+    def pseudonym_for_subject(self, subject: str) -> str:
+        """Return the registry pseudonym of a subject key of the ingested site."""
+        return self.pseudonym_for_patient(self.patient_ids[subject])
 
-    def has_left(self, tag: str) -> bool:
-        """Whether somebody has no row because they do not agree any more, or do not hide among others any more."""
+    def is_removed(self, pseudonym: str) -> bool:
+        """Return whether an ingested subject has no row because of a withdrawal or suppression by anonymisation."""
         assert self.table is not None
-        hidden = self.read - frozenset(self.table.subjects)
-        return tag in {*map(self.tagged, self.refused), *map(self.tag, hidden)}
+        suppressed = self.subjects_before_anonymisation - frozenset(self.table.subjects)
+        withdrawn = map(self.pseudonym_for_patient, self.patients_without_consent)
+        return pseudonym in {*withdrawn, *map(self.pseudonym_for_subject, suppressed)}
 
-    def without(self, problem: str) -> Reading:
-        """The same site, left out."""
+    def as_excluded(self, problem: str) -> SiteIngest:
+        """Return the ingested site without its table, with the reason for its exclusion."""
         return replace(self, table=None, problem=problem)
 
 
-def read_sites(
+def ingest_sites(
     study: Study,
-    files: Sequence[SiteFile],
+    files: Sequence[LoadedSiteConfig],
     now: datetime,
-    step: Step = lambda words: None,
-    gate: GateOf = gate_of,
-) -> list[Reading]:
-    """Read every site: consent, de-identification, views and features, one site after the other.
+    on_progress: ProgressCallback = lambda text: None,
+    gate: GateFactory = build_consent_gate,
+) -> list[SiteIngest]:
+    """Ingest every site in turn: consent, de-identification, views and features.
 
     Args:
         study: The study.
-        files: The sites' documents.
-        now: The moment for which consents are asked and ages counted.
-        step: Told of progress, in words without content.
-        gate: Opens the gate of a site, which knows the consents.
+        files: The sites' configurations.
+        now: Time at which consents are checked and ages computed.
+        on_progress: Receives progress texts without record content.
+        gate: Opens the consent gate of a site.
 
     Raises:
-        SettingsError: Two sites have the same id, or the study has nothing to learn.
+        SettingsError: Two sites have the same id, or the study has no [learning] section.
     """
-    names = [file.document.site.id for file in files]
-    if twice := next((name for name in names if names.count(name) > 1), None):
-        raise SettingsError(f"two sites are called '{twice}'", where="sites", remedy="give each its own id")
+    names = [file.config.site.id for file in files]
+    if duplicate := next((name for name in names if names.count(name) > 1), None):
+        raise SettingsError(
+            f"two sites have the id '{duplicate}'", where="sites", remedy="give each its own id"
+        )
     if study.features is None or study.learning is None:
         raise SettingsError(
-            "the study has nothing to learn",
+            "the study has no features or no [learning] section",
             where="study document",
             remedy="add [[views]], [features] and [learning]",
         )
-    made = []
+    ingests = []
     for file in files:
-        step(f"reading {file.document.site.id}")
-        made.append(_read(study, file, now, step, gate))
-    return made
+        on_progress(f"reading {file.config.site.id}")
+        ingests.append(_ingest_site(study, file, now, on_progress, gate))
+    return ingests
 
 
-def _read(study: Study, file: SiteFile, now: datetime, step: Step, gate: GateOf) -> Reading:
+def _ingest_site(
+    study: Study, file: LoadedSiteConfig, now: datetime, on_progress: ProgressCallback, gate: GateFactory
+) -> SiteIngest:
     try:
-        file.document.limits.check_hours(now)
-        site = open_site(file, study, now, gate=gate(file, study), step=step)
-        return _reading(file, site)
+        file.config.limits.check_hours(now)
+        site = build_site(file, study, now, gate=gate(file, study), on_progress=on_progress)
+        return _build_table(file, site)
     except AbatonError as error:
-        return Reading(file, None, problem=" ".join(str(error).split()))
+        return SiteIngest(file, None, problem=" ".join(str(error).split()))
 
 
-def _reading(file: SiteFile, site: Site) -> Reading:
-    made = site.table()
-    told = checked(site, made.report)
-    table, problem = made.table, ""
-    begun = isinstance(
-        site.gate, StillIn
-    )  # what a run was begun with is compared row by row, however little is left
-    if table is None or not (told.usable or begun):
-        table, problem = None, _problem(made.report, told.remarks)
-    elif not begun and table.classes and len(np.unique(table.y)) < 2:
+def _build_table(file: LoadedSiteConfig, site: SitePipeline) -> SiteIngest:
+    features = site.table()
+    summary = summarise_pipeline(site, features.report)
+    table, problem = features.table, ""
+    # The rows of a resumed run are compared one by one, however few remain.
+    is_resumed = isinstance(site.gate, RemainingConsentGate)
+    if table is None or not (summary.may_participate or is_resumed):
+        table, problem = None, _exclusion_reason(features.report, summary.remarks)
+    elif not is_resumed and table.classes and len(np.unique(table.y)) < 2:
         table, problem = None, ONE_CLASS
-    kept = None if table is None else ordered(table)
-    rows = frozenset(() if kept is None else kept.subjects)
-    reading = Reading(file, kept, site.people, site.anonymity, told.row(), problem, read=rows)
-    key = key_of(site.gate)
+    sorted_table = None if table is None else sort_rows(table)
+    subjects = frozenset(() if sorted_table is None else sorted_table.subjects)
+    ingest = SiteIngest(
+        file,
+        sorted_table,
+        site.patient_ids,
+        site.anonymity,
+        summary.to_row(),
+        problem,
+        subjects_before_anonymisation=subjects,
+    )
+    key = pseudonym_key(site.gate)
     if key is None:
-        return reading
-    tagged = partial(subject_tag, key)
-    return replace(reading, key=key, tagged=tagged, refused=frozenset(site.refused))
+        return ingest
+    return replace(
+        ingest,
+        key=key,
+        pseudonym_for_patient=partial(subject_pseudonym, key),
+        patients_without_consent=frozenset(site.without_consent),
+    )
 
 
-def _problem(report: Report, remarks: Sequence[str]) -> str:
-    """Why a site has no table: what is fatal, and otherwise the first remark."""
-    fatal = [f"{each.about}: {each.reason.value}" for each in report.findings if each.fatal]
-    found = [remark for remark in remarks if remark.startswith(tuple(fatal))] if fatal else list(remarks[:1])
-    return "; ".join(found) or "nobody comes through"
+def _exclusion_reason(report: DataQualityReport, remarks: Sequence[str]) -> str:
+    """Return why the ingest of a site has no table: the fatal issues, otherwise the first remark."""
+    fatal = [f"{issue.subject}: {issue.reason.value}" for issue in report.issues if issue.is_fatal]
+    reasons = (
+        [remark for remark in remarks if remark.startswith(tuple(fatal))] if fatal else list(remarks[:1])
+    )
+    return "; ".join(reasons) or "no subject reaches the last stage"
 
 
-def ordered(table: Table) -> Table:
-    """The rows in an order that depends on their content alone, not on the keys that pseudonyms are made with."""
-    known = np.where(np.isnan(table.x), -np.inf, table.x)
-    labels = table.y.T[::-1] if table.timed else [table.y]
-    places = np.lexsort((*known.T[::-1], *labels)) if len(table) else np.arange(0)
-    names = tuple(table.subjects[i] for i in places)
-    return replace(table, x=table.x[places], y=table.y[places], subjects=names)
-
-
-def problems(readings: Iterable[Reading]) -> dict[str, str]:
-    """Why sites are left out, by site."""
-    return {each.name: each.problem for each in readings if each.problem}
+def sort_rows(table: FeatureTable) -> FeatureTable:
+    """Return ingested rows in an order that depends only on their content, not on the keys of the pseudonyms."""
+    values = np.where(np.isnan(table.x), -np.inf, table.x)
+    labels = table.y.T[::-1] if table.is_survival else [table.y]
+    order = np.lexsort((*values.T[::-1], *labels)) if len(table) else np.arange(0)
+    subjects = tuple(table.subjects[i] for i in order)
+    return replace(table, x=table.x[order], y=table.y[order], subjects=subjects)

@@ -1,8 +1,12 @@
-"""What a model goes by, told from sums of the sites: inputs shuffled, curves of single inputs, calibration, decisions.
+"""Model interpretability from sums of the sites: permutation importance, partial dependence, calibration, decisions.
 
-A site shuffles an input among its own test rows, or sets it to a value for all of them, asks the model again, and tells
-counts of predicted chances or a sum of predictions, never a row. It tells nothing of fewer subjects than its smallest
-count, and nothing at all if the study asks more often than the site's `limits.explanations`.
+A site permutes an input among its test rows, or sets it to one value for all of them, applies the model again, and
+releases counts of predicted probabilities or mean predictions. It releases nothing about fewer subjects than
+`min_cell_count`, and nothing if the study needs more evaluations than the site's
+`limits.max_interpretability_requests`.
+
+Grid points are steps of the common standard deviation, so no subject's extreme value is released. Permutation within
+sites gives no importance to inputs that only separate sites.
 """
 
 from __future__ import annotations
@@ -15,39 +19,41 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from abaton.features import Column
-from abaton.kernels import Vector
-from abaton.learners import Examples, Model, Personal
-from abaton.metrics.classification import auroc, net_benefit, together
-from abaton.metrics.regression import ValueSums, add_errors
-from abaton.metrics.survival import PairSums, add_pairs, judge_pairs
-from abaton.study.evaluation_section import Explanation
-from abaton.study_run.consented_learner import examples
+from abaton.features import FeatureColumn
+from abaton.layout import Vector
+from abaton.learners import PersonalLayersModel
+from abaton.metrics.classification import auroc, merge_histograms, net_benefit
+from abaton.metrics.regression import RegressionSums, add_errors
+from abaton.metrics.survival import ConcordanceSums, add_pairs, evaluate_survival
+from abaton.models import Examples, Model
+from abaton.study.evaluation_section import InterpretabilitySection
+from abaton.study_run.consented_learner import to_examples
 from abaton.study_run.evaluation import (
-    EVERYBODY,
-    Counted,
-    Judged,
-    Subset,
-    Told,
-    counted,
-    enough,
-    site_counts,
-    spread_out,
+    ALL_SITES,
+    EvaluationGroup,
+    EvaluationTarget,
+    GroupCounts,
+    SiteCounts,
+    count_predictions,
+    evaluate_at_site,
+    expand_groups,
+    group_order,
+    has_enough_cases,
 )
-from abaton.study_run.preparation import Member
+from abaton.study_run.preparation import PreparedSite
 
-_REACH = 2.0  # how many deviations from the mean a curve goes
-_DIGITS = 4  # of a mean prediction: more would tell nothing but who was asked
+_GRID_STDS = 2.0  # extent of a grid in standard deviations around the mean
+_DIGITS = 4  # of a mean prediction: further digits would only help to identify the test subjects
 _THRESHOLDS = np.linspace(0.01, 0.99, 99)
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
-    """A value that an input is set to for everybody.
+class DependencePoint:
+    """Grid point of a partial dependence: a value that an input is set to for all subjects.
 
     Attributes:
-        name: A category, no or yes, or how many deviations from the federation's mean.
-        cells: What stands in which column then.
+        name: A category, no or yes, or the number of standard deviations from the common mean.
+        cells: Column values by column index.
     """
 
     name: str | float
@@ -55,293 +61,327 @@ class Point:
 
 
 @dataclass(frozen=True, slots=True)
-class SiteExplained:
-    """What one site tells.
+class SiteInterpretability:
+    """Interpretability counts of one site.
 
     Attributes:
-        subjects: How many test subjects were asked of.
-        told: Counts of the model as it is, by subset.
-        shuffled: By input, the same of all subjects, once for each time that the input was shuffled.
-        means: By input, for each point the mean prediction of every case, or of the value.
+        subjects: Number of test subjects.
+        counts: Counts of the unchanged model by group.
+        permuted: By input, the counts of all subjects for each permutation.
+        means: By input, for each grid point the mean prediction of every case, or of the value.
     """
 
     subjects: int
-    told: Told
-    shuffled: Mapping[str, Sequence[Counted]]
+    counts: SiteCounts
+    permuted: Mapping[str, Sequence[GroupCounts]]
     means: Mapping[str, Sequence[Sequence[float]]]
 
 
-def inputs_of(columns: Sequence[Column]) -> dict[str, list[int]]:
-    """The columns of every input."""
-    made: dict[str, list[int]] = {}
+def columns_by_input(columns: Sequence[FeatureColumn]) -> dict[str, list[int]]:
+    """Return the column indices of every input, for the study's interpretability."""
+    indices: dict[str, list[int]] = {}
     for i, column in enumerate(columns):
-        made.setdefault(column.input, []).append(i)
-    return made
+        indices.setdefault(column.input, []).append(i)
+    return indices
 
 
-def questions_of(asked: Explanation, columns: Sequence[Column]) -> int:
-    """How often a study asks a model of all test subjects."""
-    kinds = {name: len(_values(columns, places)) for name, places in inputs_of(columns).items()}
-    return asked.questions(kinds)
+def interpretability_requests(section: InterpretabilitySection, columns: Sequence[FeatureColumn]) -> int:
+    """Return how often a study's interpretability applies the model to all test subjects."""
+    category_counts = {
+        name: len(_categories(columns, indices)) for name, indices in columns_by_input(columns).items()
+    }
+    return section.evaluations(category_counts)
 
 
-def points_of(asked: Explanation, name: str, columns: Sequence[Column]) -> list[Point]:
-    """The values that an input is set to: each category, no and yes, or steps around the federation's mean."""
-    places = inputs_of(columns)[name]
-    known = dict.fromkeys(places, 0.0)
-    if values := _values(columns, places):
-        return [Point(word, {**known, **cells}) for word, cells in values]
-    steps = np.linspace(-_REACH, _REACH, asked.points)
-    return [Point(float(step), {**known, places[0]: float(step)}) for step in steps]
+def grid_points(
+    section: InterpretabilitySection, name: str, columns: Sequence[FeatureColumn]
+) -> list[DependencePoint]:
+    """Return the grid of partial dependence for an input: its categories, no and yes, or steps around the mean."""
+    indices = columns_by_input(columns)[name]
+    reference = dict.fromkeys(indices, 0.0)
+    if categories := _categories(columns, indices):
+        return [DependencePoint(category, {**reference, **cells}) for category, cells in categories]
+    steps = np.linspace(-_GRID_STDS, _GRID_STDS, section.grid_points)
+    return [DependencePoint(float(step), {**reference, indices[0]: float(step)}) for step in steps]
 
 
-def _values(columns: Sequence[Column], places: Sequence[int]) -> list[tuple[str, dict[int, float]]]:
-    """What an input can be: its categories, or no and yes; nothing for a number."""
-    name = columns[places[0]].input
-    if columns[places[0]].measured:
+def _categories(
+    columns: Sequence[FeatureColumn], indices: Sequence[int]
+) -> list[tuple[str, dict[int, float]]]:
+    """Return the categories of an input on the grid of partial dependence; nothing for a numeric input."""
+    name = columns[indices[0]].input
+    if columns[indices[0]].is_numeric:
         return []
-    own = [i for i in places if columns[i].name != f"{name} missing"]
-    if len(own) == 1:
-        return [("no", {own[0]: 0.0}), ("yes", {own[0]: 1.0})]
-    return [(columns[i].name.removeprefix(f"{name}="), {i: 1.0}) for i in own]
+    value_columns = [i for i in indices if columns[i].name != f"{name} missing"]
+    if len(value_columns) == 1:
+        return [("no", {value_columns[0]: 0.0}), ("yes", {value_columns[0]: 1.0})]
+    return [(columns[i].name.removeprefix(f"{name}="), {i: 1.0}) for i in value_columns]
 
 
-def site_explained(
-    member: Member,
-    asked: Explanation,
-    columns: Sequence[Column],
-    federation: Judged,
+def explain_at_site(
+    site: PreparedSite,
+    section: InterpretabilitySection,
+    columns: Sequence[FeatureColumn],
+    federation: EvaluationTarget,
     model: Model,
     vector: Vector,
-    inside: frozenset[str],
+    subjects: frozenset[str],
     *,
     seed: int,
     local: Mapping[str, Vector] | None = None,
-) -> SiteExplained | str:
-    """What one site tells of what a model goes by, or why it tells nothing."""
-    limit = member.file.document.limits.explanations
-    if limit is not None and questions_of(asked, columns) > limit:
-        return f"the site answers {limit} such questions, the study asks {questions_of(asked, columns)}"
-    mine = np.array([subject in inside for subject in member.test.subjects], dtype=bool)
-    told = site_counts(member, federation, model, vector, inside, local)
-    if not told:
-        return f"fewer than {member.floor} subjects to test"
-    data = examples(member.test)
-    rows = Examples(data.x[mine], data.y[mine])
+) -> SiteInterpretability | str:
+    """Return one site's interpretability counts, or the reason why it releases none."""
+    limit = site.file.config.limits.max_interpretability_requests
+    if limit is not None and interpretability_requests(section, columns) > limit:
+        requests = interpretability_requests(section, columns)
+        return f"the site allows {limit} interpretability requests, the study needs {requests}"
+    eligible = np.array([subject in subjects for subject in site.test.subjects], dtype=bool)
+    counts = evaluate_at_site(site, federation, model, vector, subjects, local)
+    if not counts:
+        return f"fewer than {site.min_cell_count} subjects to test"
+    data = to_examples(site.test)
+    rows = Examples(data.x[eligible], data.y[eligible])
 
-    def say(x: NDArray[Any]) -> NDArray[Any]:
+    def predict(x: NDArray[Any]) -> NDArray[Any]:
         return model.score(vector, Examples(x, rows.y), local).predictions
 
-    shuffled = {
+    permuted = {
         name: [
-            counted(
-                say(_shuffled(rows.x, places, (seed, name, time, member.name))),
+            count_predictions(
+                predict(_permute(rows.x, indices, (seed, name, repeat, site.name))),
                 rows.y,
                 federation,
-                member.floor,
+                site.min_cell_count,
             )
-            for time in range(asked.importance)
+            for repeat in range(section.permutation_repeats)
         ]
-        for name, places in inputs_of(columns).items()
-        if asked.importance
+        for name, indices in columns_by_input(columns).items()
+        if section.permutation_repeats
     }
     means = {
-        name: [_means(say(_set(rows.x, point)), federation) for point in points_of(asked, name, columns)]
-        for name in asked.dependence
+        name: [
+            _mean_prediction(predict(_set_input(rows.x, point)), federation)
+            for point in grid_points(section, name, columns)
+        ]
+        for name in section.partial_dependence
     }
-    return SiteExplained(len(rows), told, shuffled, means)
+    return SiteInterpretability(len(rows), counts, permuted, means)
 
 
-def _shuffled(x: NDArray[Any], places: Sequence[int], drawn: tuple[int, str, int, str]) -> NDArray[Any]:
-    """The rows with the columns of one input shuffled among them, together."""
-    seed, name, time, site = drawn
-    chance = np.random.default_rng([seed, time, zlib.crc32(name.encode()), zlib.crc32(site.encode())])
-    made = x.copy()
-    made[:, places] = x[chance.permutation(len(x))][:, places]
-    return made
+def _permute(x: NDArray[Any], indices: Sequence[int], seeds: tuple[int, str, int, str]) -> NDArray[Any]:
+    """Return the rows with the columns of one input permuted together, for permutation importance."""
+    seed, name, repeat, site = seeds
+    rng = np.random.default_rng([seed, repeat, zlib.crc32(name.encode()), zlib.crc32(site.encode())])
+    permuted = x.copy()
+    permuted[:, indices] = x[rng.permutation(len(x))][:, indices]
+    return permuted
 
 
-def _set(x: NDArray[Any], point: Point) -> NDArray[Any]:
-    made = x.copy()
-    for place, value in point.cells.items():
-        made[:, place] = value
-    return made
+def _set_input(x: NDArray[Any], point: DependencePoint) -> NDArray[Any]:
+    changed = x.copy()
+    for index, value in point.cells.items():
+        changed[:, index] = value
+    return changed
 
 
-def _means(predicted: NDArray[Any], federation: Judged) -> list[float]:
-    """The mean prediction: of each case's chance, or of the value."""
+def _mean_prediction(predicted: NDArray[Any], federation: EvaluationTarget) -> list[float]:
+    """Return the mean prediction for partial dependence: the probability of each case, or the value."""
     if not federation.classes:
-        mean, deviation = federation.label
-        told = np.array([float(predicted.mean()) * deviation + mean])
+        mean, std = federation.label
+        means = np.array([float(predicted.mean()) * std + mean])
     else:
-        told = predicted.mean(axis=0)[1:] if len(federation.classes) == 2 else predicted.mean(axis=0)
-    return [round(float(each), _DIGITS) for each in told]
+        means = predicted.mean(axis=0)[1:] if len(federation.classes) == 2 else predicted.mean(axis=0)
+    return [round(float(value), _DIGITS) for value in means]
 
 
-def explanation_of(
-    asked: Explanation,
-    columns: Sequence[Column],
-    use: Mapping[str, Any],
-    floor: int,
-    sites: Mapping[str, SiteExplained | str],
+def combine_interpretability(
+    section: InterpretabilitySection,
+    columns: Sequence[FeatureColumn],
+    deployment: Mapping[str, Any],
+    min_cell_count: int,
+    sites: Mapping[str, SiteInterpretability | str],
 ) -> dict[str, Any]:
-    """What the sites' answers say together, as plain values; nothing of fewer subjects than the floor.
+    """Return the combined interpretability of all sites as JSON values; nothing below `min_cell_count` subjects.
 
     Args:
-        asked: What the study asks for.
+        section: The study's interpretability section.
         columns: All columns.
-        use: What a run says of them: `scale` and `classes`.
-        floor: The smallest number that may be told.
-        sites: What each site tells, or why it does not.
+        deployment: The run's `scale` and `classes`.
+        min_cell_count: Smallest count of subjects that may be released.
+        sites: Each site's counts, or the reason for its exclusion.
     """
-    classes, scale = use["classes"], use["scale"]
-    told = {name: each for name, each in sites.items() if isinstance(each, SiteExplained)}
+    classes, scale = deployment["classes"], deployment["scale"]
+    results = {name: result for name, result in sites.items() if isinstance(result, SiteInterpretability)}
     return {
-        "measure": _measure(told, classes),
-        "questions": questions_of(asked, columns),
-        "sites": list(told),
-        "left_out": {name: each for name, each in sites.items() if isinstance(each, str)},
+        "metric": _metric_name(results, classes),
+        "requests": interpretability_requests(section, columns),
+        "sites": list(results),
+        "excluded_sites": {name: reason for name, reason in sites.items() if isinstance(reason, str)},
         "cases": list(classes[1:] if len(classes) == 2 else classes),
         "importance": sorted(
-            _importance(told, floor), key=lambda each: (each["of"] != "all", each["subset"], -each["value"])
+            _importance(results, min_cell_count),
+            key=lambda row: (row["grouping"] != "all", row["group"], -row["value"]),
         ),
-        "dependence": [
-            _dependence(name, told, points_of(asked, name, columns), columns, scale)
-            for name in asked.dependence
-            if told
+        "partial_dependence": [
+            _dependence(name, results, grid_points(section, name, columns), columns, scale)
+            for name in section.partial_dependence
+            if results
         ],
-        **(_curves(told, floor) if len(classes) == 2 else {"calibration": [], "decision": []}),
+        **(_curves(results, min_cell_count) if len(classes) == 2 else {"calibration": [], "decision": []}),
     }
 
 
-def _measure(told: Mapping[str, SiteExplained], classes: Sequence[str]) -> str:
-    """By which measure it is told how much worse a model is without an input."""
-    timed = any(isinstance(what, PairSums) for each in told.values() for what in each.told.values())
-    return "auroc" if classes else "concordance" if timed else "rmse"
+def _metric_name(results: Mapping[str, SiteInterpretability], classes: Sequence[str]) -> str:
+    """Return the metric of the permutation importance."""
+    is_survival = any(
+        isinstance(counts, ConcordanceSums)
+        for result in results.values()
+        for counts in result.counts.values()
+    )
+    return "auroc" if classes else "concordance" if is_survival else "rmse"
 
 
-def _importance(told: Mapping[str, SiteExplained], floor: int) -> Iterator[dict[str, Any]]:
-    """How much worse a model is without an input: for all sites, and for each alone where it has enough subjects."""
-    groups = [(Subset(EVERYBODY, "all"), list(told.values()))]
-    groups += [(Subset(name, "site"), [each]) for name, each in told.items()]
-    for subset, members in groups:
-        if not members:
+def _importance(results: Mapping[str, SiteInterpretability], min_cell_count: int) -> Iterator[dict[str, Any]]:
+    """Yield the permutation importance of each input: over all sites, and for each site with enough subjects."""
+    groups = [(EvaluationGroup(ALL_SITES, "all"), list(results.values()))]
+    groups += [(EvaluationGroup(name, "site"), [result]) for name, result in results.items()]
+    for group, site_results in groups:
+        if not site_results:
             continue
-        whole = [each.told[Subset(EVERYBODY, "all")] for each in members]
-        before = _good(whole, floor)
-        for name in members[0].shuffled:
-            times = range(len(members[0].shuffled[name]))
-            lost = [_good([each.shuffled[name][i] for each in members], floor) for i in times]
-            if before is None or any(each is None for each in lost):
+        baseline_counts = [result.counts[EvaluationGroup(ALL_SITES, "all")] for result in site_results]
+        baseline = _performance(baseline_counts, min_cell_count)
+        for name in site_results[0].permuted:
+            repeats = range(len(site_results[0].permuted[name]))
+            permuted = [
+                _performance([result.permuted[name][i] for result in site_results], min_cell_count)
+                for i in repeats
+            ]
+            if baseline is None or any(value is None for value in permuted):
                 continue
-            drops = [before - each for each in lost if each is not None]
+            drops = [baseline - value for value in permuted if value is not None]
             yield {
-                "input": name, "subset": subset.name, "of": subset.of, "sites": len(members),
-                "subjects": sum(each.subjects for each in members), "value": float(np.mean(drops)),
+                "input": name, "group": group.name, "grouping": group.grouping, "sites": len(site_results),
+                "subjects": sum(result.subjects for result in site_results), "value": float(np.mean(drops)),
                 "low": float(min(drops)), "high": float(max(drops)),
             }  # fmt: skip
 
 
-def _good(parts: Sequence[Counted], floor: int) -> float | None:
-    """How good a model is, the more the better: its AUROC (the mean over cases) or concordance, or minus its error."""
-    pairs = [part for part in parts if isinstance(part, PairSums)]
+def _performance(site_counts: Sequence[GroupCounts], min_cell_count: int) -> float | None:
+    """Return the performance for permutation importance: mean AUROC over cases, concordance, or negative RMSE."""
+    pairs = [part for part in site_counts if isinstance(part, ConcordanceSums)]
     if pairs:
-        all_pairs = add_pairs(pairs)
-        return judge_pairs(all_pairs)["concordance"].value if all_pairs.pairs else None
-    sums = [part for part in parts if isinstance(part, ValueSums)]
+        total_pairs = add_pairs(pairs)
+        return evaluate_survival(total_pairs)["concordance"].value if total_pairs.pairs else None
+    sums = [part for part in site_counts if isinstance(part, RegressionSums)]
     if sums:
-        both = add_errors(sums)
-        return -float(np.sqrt(both.squared / both.subjects)) if both.subjects >= floor else None
-    counts = [part for each in parts if not isinstance(part := spread_out(each), ValueSums | PairSums)]
-    joined = [together(part[i] for part in counts) for i in range(len(counts[0]))]
-    if not all(enough(each, floor) for each in joined):
+        total = add_errors(sums)
+        return -float(np.sqrt(total.squared / total.subjects)) if total.subjects >= min_cell_count else None
+    histograms = [
+        expanded
+        for counts in site_counts
+        if not isinstance(expanded := expand_groups(counts), RegressionSums | ConcordanceSums)
+    ]
+    merged = [merge_histograms(site[i] for site in histograms) for i in range(len(histograms[0]))]
+    if not all(has_enough_cases(histogram, min_cell_count) for histogram in merged):
         return None
-    return float(np.mean([auroc(e.scores, e.cases[None], e.controls[None])[0] for e in joined]))
+    return float(np.mean([auroc(h.scores, h.cases[None], h.controls[None])[0] for h in merged]))
 
 
 def _dependence(
     name: str,
-    told: Mapping[str, SiteExplained],
-    points: Sequence[Point],
-    columns: Sequence[Column],
+    results: Mapping[str, SiteInterpretability],
+    points: Sequence[DependencePoint],
+    columns: Sequence[FeatureColumn],
     scale: Mapping[str, Sequence[Any]],
 ) -> dict[str, Any]:
-    """The mean prediction by the values of one input: of all subjects, and of each site's; no category nobody had."""
-    met = [i for i, point in enumerate(points) if _met(point, columns, scale)] or list(range(len(points)))
-    mean, deviation = scale.get(columns[min(points[0].cells)].name, (0.0, 1.0))[:2]
-    people = np.array([each.subjects for each in told.values()], float)
-    means = np.array([each.means[name] for each in told.values()])[:, met]  # sites, points, cases
+    """Return the partial dependence on one input: of all subjects and by site; observed categories only."""
+    observed = [i for i, point in enumerate(points) if _was_observed(point, columns, scale)]
+    observed = observed or list(range(len(points)))
+    mean, std = scale.get(columns[min(points[0].cells)].name, (0.0, 1.0))[:2]
+    subjects = np.array([result.subjects for result in results.values()], float)
+    means = np.array([result.means[name] for result in results.values()])[:, observed]  # sites, points, cases
     return {
         "input": name,
-        "at": [_shown(points[i].name, mean, deviation) for i in met],
-        "all": (np.tensordot(people, means, 1) / people.sum()).round(_DIGITS).tolist(),
-        "sites": {site: [each.means[name][i] for i in met] for site, each in told.items()},
+        "grid": [_grid_label(points[i].name, mean, std) for i in observed],
+        "all": (np.tensordot(subjects, means, 1) / subjects.sum()).round(_DIGITS).tolist(),
+        "sites": {site: [result.means[name][i] for i in observed] for site, result in results.items()},
     }
 
 
-def _met(point: Point, columns: Sequence[Column], scale: Mapping[str, Sequence[Any]]) -> bool:
-    """Whether anybody is known to have had a category; of some columns nothing is known."""
-    named = [scale.get(columns[i].name) for i, value in point.cells.items() if value == 1.0]
-    return not isinstance(point.name, str) or all(each is None or each[0] > 0 for each in named)
+def _was_observed(
+    point: DependencePoint, columns: Sequence[FeatureColumn], scale: Mapping[str, Sequence[Any]]
+) -> bool:
+    """Return whether partial dependence includes a category: it occurred in training, or has no statistics."""
+    statistics = [scale.get(columns[i].name) for i, value in point.cells.items() if value == 1.0]
+    return not isinstance(point.name, str) or all(column is None or column[0] > 0 for column in statistics)
 
 
-def _shown(name: str | float, mean: float, deviation: float) -> str | float:
-    return name if isinstance(name, str) else float(mean + name * deviation)
+def _grid_label(name: str | float, mean: float, std: float) -> str | float:
+    return name if isinstance(name, str) else float(mean + name * std)
 
 
-def _curves(told: Mapping[str, SiteExplained], floor: int) -> dict[str, list[dict[str, Any]]]:
-    """Calibration and decision curves for every subset that has cases and controls enough."""
-    made: dict[str, list[dict[str, Any]]] = {"calibration": [], "decision": []}
-    subsets = dict.fromkeys(subset for each in told.values() for subset in each.told)
-    for subset in sorted(subsets, key=lambda each: ({"all": 0, "site": 1}.get(each.of, 2), each.name)):
-        parts = [part for each in told.values() if (part := each.told.get(subset)) is not None]
-        counts = together(
-            part[0] for each in parts if not isinstance(part := spread_out(each), ValueSums | PairSums)
+def _curves(
+    results: Mapping[str, SiteInterpretability], min_cell_count: int
+) -> dict[str, list[dict[str, Any]]]:
+    """Return the interpretability's calibration and decision curves of groups with enough cases and controls."""
+    curves: dict[str, list[dict[str, Any]]] = {"calibration": [], "decision": []}
+    groups = dict.fromkeys(group for result in results.values() for group in result.counts)
+    for group in sorted(groups, key=group_order):
+        site_counts = [result.counts[group] for result in results.values() if group in result.counts]
+        histogram = merge_histograms(
+            expanded[0]
+            for counts in site_counts
+            if not isinstance(expanded := expand_groups(counts), RegressionSums | ConcordanceSums)
         )
-        if not enough(counts, floor):
+        if not has_enough_cases(histogram, min_cell_count):
             continue
-        about = {"subset": subset.name, "of": subset.of, "sites": len(parts), "subjects": counts.subjects}
-        groups = max(2, min(10, counts.subjects // (2 * floor)))
-        shares = [[predicted, asdict(share)] for predicted, share in counts.calibration(groups)]
-        made["calibration"].append({**about, "points": shares})
-        treated, everybody = net_benefit(counts, _THRESHOLDS)
-        made["decision"].append(
+        header = {
+            "group": group.name,
+            "grouping": group.grouping,
+            "sites": len(site_counts),
+            "subjects": histogram.subjects,
+        }
+        bins = max(2, min(10, histogram.subjects // (2 * min_cell_count)))
+        points = [[predicted, asdict(fraction)] for predicted, fraction in histogram.calibration(bins)]
+        curves["calibration"].append({**header, "points": points})
+        treated, treat_all = net_benefit(histogram, _THRESHOLDS)
+        curves["decision"].append(
             {
-                **about,
+                **header,
                 "thresholds": _THRESHOLDS.tolist(),
                 "model": treated.tolist(),
-                "everybody": everybody.tolist(),
+                "treat_all": treat_all.tolist(),
             }
         )
-    return made
+    return curves
 
 
-def coefficients_of(
-    model: Model, vector: Vector, columns: Sequence[Column], use: Mapping[str, Any]
+def linear_coefficients(
+    model: Model, vector: Vector, columns: Sequence[FeatureColumn], deployment: Mapping[str, Any]
 ) -> list[dict[str, Any]]:
-    """The coefficients of a linear model by case, for each column by its deviation and by its unit; none of others.
+    """Return a linear model's coefficients for interpretability, per standard deviation and per unit.
 
-    They are log odds, or values. Nothing says how sure they are: a federated average is no maximum-likelihood estimate.
+    They are log odds, or values. They have no intervals: a federated average is not a maximum-likelihood estimate.
     """
-    if isinstance(model, Personal):
-        return []  # what is shared may look like a whole linear model, and is a part of another
+    if isinstance(model, PersonalLayersModel):
+        return []  # the shared layers may look like a linear model and are part of another one
     first, *others = model.layout
     if len(others) != 1 or len(first.shape) > 2 or first.shape[-1] != len(columns):
         return []
     weights = np.atleast_2d(np.asarray(model.layout.view(vector, first.name), np.float64))
-    cases, scale = list(use["classes"]), use["scale"]
+    cases, scale = list(deployment["classes"]), deployment["scale"]
     if not cases:
-        weights, cases = weights * use["label"][1], [""]
+        weights, cases = weights * deployment["label"][1], [""]
     elif len(cases) == 2:
         weights, cases = (weights[1:] - weights[:1] if len(weights) == 2 else weights), cases[1:]
-    made = []
+    coefficients = []
     for case, row in zip(cases, weights, strict=True):
         for weight, column in zip(row, columns, strict=True):
-            deviation = scale[column.name][1] if column.measured else 1.0
-            made.append(
+            std = scale[column.name][1] if column.is_numeric else 1.0
+            coefficients.append(
                 {
-                    "case": case, "column": column.name, "input": column.input, "measured": column.measured,
-                    "per_deviation": float(weight), "per_unit": float(weight / deviation),
+                    "case": case, "column": column.name, "input": column.input, "is_numeric": column.is_numeric,
+                    "per_std": float(weight), "per_unit": float(weight / std),
                 }
             )  # fmt: skip
-    return made
+    return coefficients

@@ -1,12 +1,12 @@
-"""What each site gains: its own model on its own people against the community model there, found at the site itself.
+"""Local benefit: at each site, the community model and personal models compared with the site's local-only model.
 
-A site trains a model on its own rows alone, makes the community model its own in the ways that the study names, and
-asks all of them for its own test rows. It tells measures and paired differences with their intervals. No row, no score
-and no model of its own leaves, and nothing is told where a class of the test rows is smaller than its smallest count.
+A site trains a local-only model, personalises the community model by the methods that the study names, and evaluates
+all of them on its own test rows. It releases metrics and paired differences with intervals; rows, scores and models
+stay at the site, the personal models in a file. Nothing is released if a class of the test rows is below
+`min_cell_count`.
 
-The models that a site makes of a community model, in a file of the site: they stay there.
-
-How they are made and compared is in :mod:`abaton.study_run.local_benefit`.
+The interpolation weight is the mean over all weights by validation likelihood, because the best of eleven weights is
+unstable with 25 validation subjects. Paired bootstrap is used for every metric, since DeLong covers AUROC only.
 """
 
 from __future__ import annotations
@@ -21,316 +21,327 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from abaton.atomic_files import replacing, writing
+from abaton.atomic_files import atomic_write, map_os_errors
 from abaton.errors import SettingsError
-from abaton.features import Scaled
+from abaton.features import ScaledTable
 from abaton.federation.run import COMMUNITY
-from abaton.kernels import Vector
-from abaton.learners import Examples, Model
-from abaton.learners.personalisation import OwnModel, make_own
-from abaton.metrics.classification import Estimate
+from abaton.layout import Vector
+from abaton.learners.personalisation import PersonalModel, personalise_model
+from abaton.metrics.classification import MetricEstimate
 from abaton.metrics.paired_bootstrap import (
-    Compared,
+    ModelComparison,
     Statistic,
-    chance_statistic,
     compare_models,
-    value_statistic,
+    probability_statistic,
+    regression_statistic,
 )
-from abaton.metrics.predictions import is_timed
-from abaton.metrics.survival import ComparedTimes, compare_times
-from abaton.store import digest_of
-from abaton.study import Learning
-from abaton.study_run.consented_learner import Rows, examples, some
-from abaton.study_run.evaluation import Judged, case_classes, measure_names, train_alone
-from abaton.study_run.preparation import Member
+from abaton.metrics.predictions import is_survival_label
+from abaton.metrics.survival import SurvivalComparison, compare_survival_models
+from abaton.models import Examples, Model
+from abaton.store import content_digest
+from abaton.study import LearningSection
+from abaton.study_run.consented_learner import SubjectRows, select_rows, to_examples
+from abaton.study_run.evaluation import EvaluationTarget, case_classes, metric_names, train_local_only
+from abaton.study_run.preparation import PreparedSite
 from abaton.training import TrainSettings
 
-OWN = "own"
-"""What the model of a site's own rows alone is called beside what it makes of the community model."""
+LOCAL_ONLY = "local_only"
+"""Name of a site's local-only model in comparisons."""
 
-_MOST_EPOCHS, _MOST_RESAMPLES = 10_000, 10_000
-_ERRORS = ("rmse", "mae", "brier")  # measures of which less is better
-_UNWILLING = "the site makes no model of its own"
+_MAX_EPOCHS, _MAX_RESAMPLES = 10_000, 10_000
+_LOWER_IS_BETTER = ("rmse", "mae", "brier")
+_PERSONALISATION_DISABLED = "the site does not allow personal models"
 
 
 @dataclass(frozen=True, slots=True)
-class GainSettings:
-    """How long a site trains its own model, and how the interval is drawn.
+class LocalBenefitSettings:
+    """Settings of local-only training and of the bootstrap.
 
     Attributes:
         epochs: As many as the busiest learner of the run trained.
-        seed: Decides first weights, order of the rows and who is drawn again.
-        resamples: How often.
+        seed: Seed of the initial weights, the order of rows and the bootstrap.
+        bootstrap_resamples: Number of bootstrap samples.
     """
 
     epochs: int
     seed: int
-    resamples: int
+    bootstrap_resamples: int
 
-    def bounded(self) -> GainSettings:
-        """The same, but no more work than a site does for whoever asks."""
-        return GainSettings(min(self.epochs, _MOST_EPOCHS), self.seed, min(self.resamples, _MOST_RESAMPLES))
+    def bounded(self) -> LocalBenefitSettings:
+        """Return the local benefit settings with epochs and resamples limited to what a site computes on request."""
+        return LocalBenefitSettings(
+            min(self.epochs, _MAX_EPOCHS), self.seed, min(self.bootstrap_resamples, _MAX_RESAMPLES)
+        )
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """One model at a site, by the study's first measure.
+class ModelBenefit:
+    """Evaluation of one model at a site by the study's first metric.
 
     Attributes:
-        value: Its measure.
-        over_own: The same less that of the model of the site's own rows alone.
-        over_community: The same less that of the community model.
-        chosen: What was chosen for it on the site's validation subjects.
+        value: The metric of the model.
+        gain_over_local_only: Its difference to the local-only model.
+        gain_over_community: Its difference to the community model.
+        selected: Parameters selected on the site's validation subjects.
     """
 
-    value: Estimate
-    over_own: Estimate
-    over_community: Estimate
-    chosen: Mapping[str, float] = field(default_factory=dict)
+    value: MetricEstimate
+    gain_over_local_only: MetricEstimate
+    gain_over_community: MetricEstimate
+    selected: Mapping[str, float] = field(default_factory=dict)
 
-    def row(self) -> dict[str, Any]:
-        """As plain values: a number that cannot be told is nothing."""
-        parts = {
-            name: list(_plain(getattr(self, name)).values())
-            for name in ("value", "over_own", "over_community")
+    def to_row(self) -> dict[str, Any]:
+        """Return a model's local benefit as JSON values; None for values that are not finite."""
+        estimates = {
+            name: list(_estimate_to_json(getattr(self, name)).values())
+            for name in ("value", "gain_over_local_only", "gain_over_community")
         }
-        return {**parts, "chosen": dict(self.chosen)}
+        return {**estimates, "selected": dict(self.selected)}
 
 
 @dataclass(frozen=True, slots=True)
-class SiteGain:
-    """What a site found when it held the community model against its own.
+class SiteBenefit:
+    """Comparison of the models at one site.
 
     Attributes:
-        told: Every model that was compared, the site's own and the community model first; nothing of too few people.
-        why: Why the site tells nothing, or makes nothing of the community model.
-        models: What the site made of the community model, by the way; it stays there.
+        benefits: Every compared model, the local-only and the community model first; None with too few subjects.
+        reason: Why the site releases nothing, or has no personal models.
+        personal_models: Personal models by method; they stay at the site.
     """
 
-    told: Mapping[str, Standing] | None = None
-    why: str = ""
-    models: Mapping[str, OwnModel] = field(default_factory=dict)
+    benefits: Mapping[str, ModelBenefit] | None = None
+    reason: str = ""
+    personal_models: Mapping[str, PersonalModel] = field(default_factory=dict)
 
 
-def site_gain(
-    member: Member,
-    federation: Judged,
-    learning: Learning,
+def site_benefit(
+    site: PreparedSite,
+    federation: EvaluationTarget,
+    learning: LearningSection,
     models: tuple[Model, Vector],
-    inside: frozenset[str],
-    settings: GainSettings,
-) -> SiteGain:
-    """A site's own model, the community model and what the site makes of it, on the site's own test rows.
+    subjects: frozenset[str],
+    settings: LocalBenefitSettings,
+) -> SiteBenefit:
+    """Return a site's local benefit: compare local-only, community and personal models on its test rows.
 
     Args:
-        member: The site.
-        federation: What all sites judge by.
-        learning: How the study trains and judges, and how the community model is made a site's own.
-        models: What is trained, and the community model's weights.
-        inside: Whose rows may be used.
-        settings: How long to train, how to draw.
+        site: The site.
+        federation: The outcome of the study.
+        learning: The study's learning section.
+        models: The model definition and the community model's vector.
+        subjects: Subjects whose rows may be used.
+        settings: Settings of training and bootstrap.
     """
     model, community = models
-    rows = Rows(*(_inside(part, inside) for part in (member.rows.train, member.rows.validation)))
-    test, classes = examples(_inside(member.test, inside)), federation.classes
-    timed = is_timed(test.y)
-    events = test.y[:, 1].astype(np.int64) if timed else test.y
-    least = 2 if timed else len(classes)
-    sizes = np.bincount(events, minlength=least) if classes or timed else np.array([len(test.y)])
-    few = f"fewer than {member.floor} subjects to train or to test with"
-    if len(rows.train.subjects) < member.floor:
-        return SiteGain(why=few)
-    training = _within(learning.rules(2).training, member)
-    made, why = _made_own(
-        member, learning, models, rows, replace(training, epochs=settings.epochs), federation, settings
+    rows = SubjectRows(
+        *(_select_subjects(part, subjects) for part in (site.rows.train, site.rows.validation))
     )
-    if sizes.min() < member.floor:
-        return SiteGain(why=few, models=made)
-    own = train_alone(model, rows, training, settings.epochs, settings.seed)
-    said = {
-        name: model.score(vector, test).predictions for name, vector in ((OWN, own), (COMMUNITY, community))
+    test, classes = to_examples(_select_subjects(site.test, subjects)), federation.classes
+    is_survival = is_survival_label(test.y)
+    events = test.y[:, 1].astype(np.int64) if is_survival else test.y
+    class_count = 2 if is_survival else len(classes)
+    sizes = np.bincount(events, minlength=class_count) if classes or is_survival else np.array([len(test.y)])
+    too_few = f"fewer than {site.min_cell_count} subjects to train or test with"
+    if len(rows.train.subjects) < site.min_cell_count:
+        return SiteBenefit(reason=too_few)
+    training = _limit_batch_size(learning.build_strategy(2).training, site)
+    personal_models, reason = _personalise(
+        site, learning, models, rows, replace(training, epochs=settings.epochs), federation, settings
+    )
+    if sizes.min() < site.min_cell_count:
+        return SiteBenefit(reason=too_few, personal_models=personal_models)
+    local_only = train_local_only(model, rows, training, settings.epochs, settings.seed)
+    predictions = {
+        name: model.score(vector, test).predictions
+        for name, vector in ((LOCAL_ONLY, local_only), (COMMUNITY, community))
     }
-    for way, each in made.items():
-        chances = each.predict(model, test.x, classes=bool(classes))
-        said[way] = np.stack([1 - chances, chances], axis=1) if classes else chances
-    found = _compared(said, test, federation, learning, settings)
-    chosen = {way: each.chosen() for way, each in made.items()}
-    told = {
-        name: Standing(
-            found.of(name),
-            found.difference(name, OWN),
-            found.difference(name, COMMUNITY),
-            chosen.get(name, {}),
+    for method, personal_model in personal_models.items():
+        probabilities = personal_model.predict(model, test.x, is_classification=bool(classes))
+        predictions[method] = (
+            np.stack([1 - probabilities, probabilities], axis=1) if classes else probabilities
         )
-        for name in said
+    comparison = _compare(predictions, test, federation, learning, settings)
+    selected = {method: personal_model.selected() for method, personal_model in personal_models.items()}
+    benefits = {
+        name: ModelBenefit(
+            comparison.estimate(name),
+            comparison.difference(name, LOCAL_ONLY),
+            comparison.difference(name, COMMUNITY),
+            selected.get(name, {}),
+        )
+        for name in predictions
     }
-    return SiteGain(told, why, made)
+    return SiteBenefit(benefits, reason, personal_models)
 
 
-def _made_own(
-    member: Member,
-    learning: Learning,
+def _personalise(
+    site: PreparedSite,
+    learning: LearningSection,
     models: tuple[Model, Vector],
-    rows: Rows,
+    rows: SubjectRows,
     training: TrainSettings,
-    federation: Judged,
-    settings: GainSettings,
-) -> tuple[dict[str, OwnModel], str]:
-    """What the site makes of the community model in each way that the study names, or why it makes nothing."""
+    federation: EvaluationTarget,
+    settings: LocalBenefitSettings,
+) -> tuple[dict[str, PersonalModel], str]:
+    """Return the site's personal models by method for the local benefit, or the reason why there are none."""
     if not learning.personalise:
         return {}, ""
-    if not member.file.document.limits.personalise:
-        return {}, _UNWILLING
+    if not site.file.config.limits.personalise:
+        return {}, _PERSONALISATION_DISABLED
     if not len(rows.validation.subjects):
-        return {}, "there is nobody to choose by"
-    parts = {"train": examples(rows.train), "validation": examples(rows.validation)}
+        return {}, "there are no validation subjects to select parameters with"
+    examples = {"train": to_examples(rows.train), "validation": to_examples(rows.validation)}
     classes = bool(federation.classes)
     return {
-        way: make_own(way, *models, parts, training, classes=classes, seed=settings.seed)
-        for way in learning.personalise
+        method: personalise_model(
+            method, *models, examples, training, is_classification=classes, seed=settings.seed
+        )
+        for method in learning.personalise
     }, ""
 
 
-def _compared(
-    said: Mapping[str, NDArray[Any]],
+def _compare(
+    predictions: Mapping[str, NDArray[Any]],
     test: Examples,
-    federation: Judged,
-    learning: Learning,
-    settings: GainSettings,
-) -> Compared | ComparedTimes:
-    """What some models say of the same subjects, compared by the study's first measure."""
-    name, classes, level = measure_names(learning)[0], federation.classes, learning.evaluation.confidence
-    if is_timed(test.y):
-        return compare_times(said, test.y, level=level)
+    federation: EvaluationTarget,
+    learning: LearningSection,
+    settings: LocalBenefitSettings,
+) -> ModelComparison | SurvivalComparison:
+    """Compare models for the local benefit: predictions of the same subjects, by the study's first metric."""
+    name, classes, level = metric_names(learning)[0], federation.classes, learning.evaluation.confidence_level
+    if is_survival_label(test.y):
+        return compare_survival_models(predictions, test.y, level=level)
     statistics: dict[str, Statistic]
     if classes:
-        cases, at = case_classes(classes), learning.evaluation.specificity
+        cases, specificity = case_classes(classes), learning.evaluation.specificity
         statistics = {
-            each: chance_statistic(chances, test.y, cases, name, specificity=at)
-            for each, chances in said.items()
+            model_name: probability_statistic(probabilities, test.y, cases, name, specificity=specificity)
+            for model_name, probabilities in predictions.items()
         }
     else:
-        mean, deviation = federation.label
-        actual = np.asarray(test.y, np.float64) * deviation + mean
+        mean, std = federation.label
+        actual = np.asarray(test.y, np.float64) * std + mean
         statistics = {
-            each: value_statistic(values.reshape(-1).astype(np.float64) * deviation + mean, actual, name)
-            for each, values in said.items()
+            model_name: regression_statistic(values.reshape(-1).astype(np.float64) * std + mean, actual, name)
+            for model_name, values in predictions.items()
         }
     strata = test.y if classes else np.zeros(len(test.y), np.int64)
-    return compare_models(statistics, strata, level=level, resamples=settings.resamples, seed=settings.seed)
+    return compare_models(
+        statistics, strata, level=level, resamples=settings.bootstrap_resamples, seed=settings.seed
+    )
 
 
-def _inside(table: Scaled, inside: frozenset[str]) -> Scaled:
-    return some(table, np.array([subject in inside for subject in table.subjects], dtype=bool))
+def _select_subjects(table: ScaledTable, subjects: frozenset[str]) -> ScaledTable:
+    return select_rows(table, np.array([subject in subjects for subject in table.subjects], dtype=bool))
 
 
-def _within(training: TrainSettings, member: Member) -> TrainSettings:
-    """The study's settings, with batches no larger than the site allows."""
-    most = member.file.document.limits.batch
-    return training if most is None else replace(training, batch_size=min(training.batch_size, most))
+def _limit_batch_size(training: TrainSettings, site: PreparedSite) -> TrainSettings:
+    """Return the training settings of the local benefit with the batch size limited by the site."""
+    limit = site.file.config.limits.max_batch_size
+    return training if limit is None else replace(training, batch_size=min(training.batch_size, limit))
 
 
-def with_gains(
-    learning: Learning, evaluation: Mapping[str, Any], found: Mapping[str, SiteGain]
+def add_benefits(
+    learning: LearningSection, evaluation: Mapping[str, Any], benefits: Mapping[str, SiteBenefit]
 ) -> dict[str, Any]:
-    """What is kept with a run: how models were judged, what each site gains, and what it makes of the model if asked.
+    """Return the results of a run with the sites' local benefit, and personal models if requested.
 
     Args:
-        learning: How the study judges.
-        evaluation: How models were judged over all sites.
-        found: What each site found.
+        learning: The study's learning section.
+        evaluation: The evaluation over all sites.
+        benefits: The comparison at each site.
     """
-    told = {"evaluation": {**evaluation, "gains": gains_row(learning, found)}}
+    results = {"evaluation": {**evaluation, "local_benefit": local_benefit_results(learning, benefits)}}
     if not learning.personalise:
-        return told
-    people = {
-        line["subset"]: line["subjects"]
-        for line in evaluation["lines"]
-        if line["of"] == "site" and line["model"] == COMMUNITY
+        return results
+    subjects = {
+        row["group"]: row["subjects"]
+        for row in evaluation["rows"]
+        if row["grouping"] == "site" and row["model"] == COMMUNITY
     }
-    return {**told, "personal": personal_row(learning, found, people)}
+    return {**results, "personal_models": personalisation_results(learning, benefits, subjects)}
 
 
-def gains_row(learning: Learning, gains: Mapping[str, SiteGain]) -> dict[str, Any]:
-    """What sites gain as it is kept with a run: by which measure, and for each site the two models and the difference.
-
-    Args:
-        learning: How the study judges.
-        gains: What each site found.
-    """
+def local_benefit_results(learning: LearningSection, benefits: Mapping[str, SiteBenefit]) -> dict[str, Any]:
+    """Return the local benefit as JSON values: the metric, and for each site both models and their difference."""
     sites: dict[str, Any] = {}
-    for site, found in gains.items():
+    for site, benefit in benefits.items():
         sites[site] = None
-        if found.told is not None:
-            community = found.told[COMMUNITY]
-            pair = {OWN: found.told[OWN].value, COMMUNITY: community.value, "difference": community.over_own}
-            sites[site] = {name: _plain(estimate) for name, estimate in pair.items()}
-    return {"measure": measure_names(learning)[0], "sites": sites}
+        if benefit.benefits is not None:
+            community = benefit.benefits[COMMUNITY]
+            pair = {
+                LOCAL_ONLY: benefit.benefits[LOCAL_ONLY].value,
+                COMMUNITY: community.value,
+                "difference": community.gain_over_local_only,
+            }
+            sites[site] = {name: _estimate_to_json(estimate) for name, estimate in pair.items()}
+    return {"metric": metric_names(learning)[0], "sites": sites}
 
 
-def personal_row(
-    learning: Learning, gains: Mapping[str, SiteGain], people: Mapping[str, Any]
+def personalisation_results(
+    learning: LearningSection, benefits: Mapping[str, SiteBenefit], subjects: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """What sites make of the community model as it is kept with a run: a line for each site and model.
+    """Return the personal models' part of the local benefit as JSON values: a row for each site and model.
 
-    Here a gain is how much better a model is, so that of errors it is how much smaller they are.
+    A gain is an improvement: for error metrics it is the decrease.
 
     Args:
-        learning: How the study judges.
-        gains: What each site found.
-        people: Of how many test subjects each site tells.
+        learning: The study's learning section.
+        benefits: The comparison at each site.
+        subjects: Released number of test subjects by site.
     """
-    measure = measure_names(learning)[0]
+    metric = metric_names(learning)[0]
 
-    def better(estimate: Estimate) -> dict[str, Any]:
-        turned = Estimate(-estimate.value, -estimate.high, -estimate.low)
-        return {"measure": measure, **_plain(turned if measure in _ERRORS else estimate)}
+    def improvement(estimate: MetricEstimate) -> dict[str, Any]:
+        negated = MetricEstimate(-estimate.value, -estimate.high, -estimate.low)
+        return {"metric": metric, **_estimate_to_json(negated if metric in _LOWER_IS_BETTER else estimate)}
 
-    lines = [
+    rows = [
         {
             "site": site,
             "model": model,
-            "chosen": dict(each.chosen),
-            "measures": {measure: _plain(each.value)},
-            "subjects": people.get(site, "–"),
-            "gain": better(each.over_own),
-            "over_community": better(each.over_community),
+            "selected": dict(model_benefit.selected),
+            "metrics": {metric: _estimate_to_json(model_benefit.value)},
+            "subjects": subjects.get(site, "–"),
+            "gain_over_local_only": improvement(model_benefit.gain_over_local_only),
+            "gain_over_community": improvement(model_benefit.gain_over_community),
         }
-        for site, found in gains.items()
-        if not found.why and found.told is not None
-        for model, each in found.told.items()
+        for site, benefit in benefits.items()
+        if not benefit.reason and benefit.benefits is not None
+        for model, model_benefit in benefit.benefits.items()
     ]
-    return {"lines": lines, "left_out": {site: found.why for site, found in gains.items() if found.why}}
+    excluded = {site: benefit.reason for site, benefit in benefits.items() if benefit.reason}
+    return {"rows": rows, "excluded_sites": excluded}
 
 
-def _plain(estimate: Estimate) -> dict[str, float | None]:
+def _estimate_to_json(estimate: MetricEstimate) -> dict[str, float | None]:
     return {key: value if math.isfinite(value) else None for key, value in asdict(estimate).items()}
 
 
-def own_path(folder: Path, name: str) -> Path:
-    """Where a site keeps what it made of a community model: by its name in a run's folder, by the run's in its own."""
-    return folder / f"{digest_of(name.encode())[:32]}.own.safetensors"
+def personal_models_path(folder: Path, name: str) -> Path:
+    """Return the path of a site's personal models from the local benefit: by site or by run in a folder."""
+    return folder / f"{content_digest(name.encode())[:32]}.personal.safetensors"
 
 
-def keep_own(path: Path, models: Mapping[str, OwnModel]) -> None:
-    """Keep a site's own models of one community model in a file of the site: both weights, and what was chosen."""
+def save_personal_models(path: Path, models: Mapping[str, PersonalModel]) -> None:
+    """Write a site's personal models, made for the local benefit: their weights and selected parameters."""
     from safetensors.numpy import save
 
     arrays: dict[str, NDArray[Any]] = {}
-    about = {}
-    for way, each in models.items():
-        arrays[COMMUNITY] = np.ascontiguousarray(each.community)
-        if each.tuned is not None:
-            arrays[way] = np.ascontiguousarray(each.tuned)
-        about[way] = {"weight": each.weight, "line": list(each.line)}
-    with writing(path.parent):
+    metadata = {}
+    for method, model in models.items():
+        arrays[COMMUNITY] = np.ascontiguousarray(model.community)
+        if model.fine_tuned is not None:
+            arrays[method] = np.ascontiguousarray(model.fine_tuned)
+        metadata[method] = {"weight": model.weight, "calibration": list(model.calibration)}
+    with map_os_errors(path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(path, mode=0o600) as begun:
-            begun.write_bytes(save(arrays, metadata={"models": json.dumps(about)}))
+        with atomic_write(path, mode=0o600) as temporary_path:
+            temporary_path.write_bytes(save(arrays, metadata={"models": json.dumps(metadata)}))
 
 
-def kept_own(path: Path, way: str) -> OwnModel:
-    """What a site made of a community model.
+def load_personal_model(path: Path, method: str) -> PersonalModel:
+    """Read a personal model of a site that the local benefit has stored.
 
     Raises:
         SettingsError: There is no such model.
@@ -339,14 +350,16 @@ def kept_own(path: Path, way: str) -> OwnModel:
 
     try:
         with safe_open(path, "np") as file:
-            about = json.loads(file.metadata()["models"])[way]
+            metadata = json.loads(file.metadata()["models"])[method]
             community = file.get_tensor(COMMUNITY)
-            tuned = file.get_tensor(way) if way in file.keys() else None  # noqa: SIM118
-        intercept, slope = about["line"]
-        return OwnModel(way, community, tuned, float(about["weight"]), (float(intercept), float(slope)))
+            tuned = file.get_tensor(method) if method in file.keys() else None  # noqa: SIM118
+        intercept, slope = metadata["calibration"]
+        return PersonalModel(
+            method, community, tuned, float(metadata["weight"]), (float(intercept), float(slope))
+        )
     except (OSError, SafetensorError, KeyError, ValueError, TypeError) as error:
         raise SettingsError(
-            f"there is no model of the site's own, made by '{way}'",
+            f"there is no personal model by '{method}'",
             where=str(path),
-            remedy=f'write personalise = ["{way}"] under [learning] and run the study',
+            remedy=f'write personalise = ["{method}"] under [learning] and run the study',
         ) from error

@@ -1,10 +1,10 @@
-"""What a study's sites and its centre say to each other: plain values, checked on both sides before they are used.
+"""Messages between the centre and the sites of a study: JSON values, validated on both sides.
 
-Nothing here can hold a row of a table: sums, counts, masked numbers, digests and updates are all there is. The list of
-fields is the law and not its description: each answer of a site is held against it (`check_fields`) before it is sent,
-and `abaton site join --dry-run` prints it with what this site would send. Questions of a centre are read with care
-before a site does anything about them (`checked`): a number is a number, so that nothing a centre sends breaks a site's
-programs instead of being refused; what a value may be is decided later, by the contract and the policy.
+No message can contain a row of a table, only sums, suppressed counts, digests and updates. `FIELDS` lists every field
+of a reply; each reply is checked against it before it is sent (`check_fields`), and `abaton site join --dry-run` prints
+it with the values that the site would send. Requests of the centre are type-checked (`check_request`) before a site
+acts on them, so that malformed requests are refused instead of crashing a worker; whether a value is allowed is decided
+later by the task contract and the policy.
 """
 
 from __future__ import annotations
@@ -19,552 +19,622 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
-from abaton.anonymity.federated_recoding import Histogram
-from abaton.engines.base import UNKNOWN, Said
-from abaton.engines.flower import Parcel
-from abaton.errors import PayloadError, Refused
-from abaton.features import Column, Moments, Statistics
+from abaton.anonymity.federated_recoding import CombinationHistogram
+from abaton.engines.base import UNKNOWN_MESSAGE, CodedFailureError
+from abaton.engines.flower import Message
+from abaton.errors import PayloadError, RefusedError
+from abaton.features import ColumnMoments, ColumnStatistics, FeatureColumn
 from abaton.federation.run import COMMUNITY
-from abaton.metrics.classification import BINS, Estimate, ScoreCounts
-from abaton.metrics.regression import ValueSums
-from abaton.metrics.survival import PairSums
-from abaton.study.evaluation_section import Explanation
-from abaton.study_run.evaluation import Counted, Subset, Told
-from abaton.study_run.interpretability import SiteExplained, inputs_of, points_of
-from abaton.study_run.local_benefit import OWN, SiteGain, Standing
-from abaton.study_run.preparation import Sums
-from abaton.study_run.preparation_state import Scale
+from abaton.metrics.classification import BINS, MetricEstimate, ScoreHistogram
+from abaton.metrics.regression import RegressionSums
+from abaton.metrics.survival import ConcordanceSums
+from abaton.study.evaluation_section import InterpretabilitySection
+from abaton.study_run.evaluation import EvaluationGroup, GroupCounts, SiteCounts
+from abaton.study_run.interpretability import SiteInterpretability, columns_by_input, grid_points
+from abaton.study_run.local_benefit import LOCAL_ONLY, ModelBenefit, SiteBenefit
+from abaton.study_run.preparation import SiteSums
+from abaton.study_run.preparation_state import CommonScale
 from abaton.training import TrainSettings
 
 _BODY = "body"
-_CHOSEN = frozenset({"weight", "intercept", "slope"})  # what a site chooses for a model of its own
-_LARGEST = 1 << 26
-_MOST = 1 << 53  # whole numbers beyond are not exact in JSON
-_LARGEST_NUMBER = sys.float_info.max
-_FARTHEST = 1e150  # squares of it are numbers, too
+_SELECTED_KEYS = frozenset({"weight", "intercept", "slope"})  # of personal models
+_MAX_BODY_BYTES = 1 << 26
+_MAX_INTEGER = 1 << 53  # larger integers are not exact in JSON
+_MAX_FLOAT = sys.float_info.max
+_MAX_SQUARABLE = 1e150  # its square is finite
 
-PEOPLE = 1 << 34
-"""More than there are: no count of people is above."""
-
-
-def worded(kind: str, about: Mapping[str, Any], body: Mapping[str, Any]) -> Parcel:
-    """A message whose plain values may be many."""
-    return Parcel(kind, about, {_BODY: json.dumps(body, separators=(",", ":")).encode()})
+MAX_SUBJECTS = 1 << 34
+"""Upper limit of every count of subjects, above the world population."""
 
 
-def body_of(parcel: Parcel) -> dict[str, Any]:
-    """The plain values of a message.
+def make_message(message_type: str, header: Mapping[str, Any], body: Mapping[str, Any]) -> Message:
+    """Return a study message with a JSON body."""
+    return Message(message_type, header, {_BODY: json.dumps(body, separators=(",", ":")).encode()})
 
-    >>> body_of(worded("read", {}, {"k": 5}))
+
+def message_body(message: Message) -> dict[str, Any]:
+    """Return the JSON body of a study message.
+
+    >>> message_body(make_message("ingest", {}, {"k": 5}))
     {'k': 5}
     """
-    data = parcel.blobs.get(_BODY, b"")
+    data = message.attachments.get(_BODY, b"")
     try:
-        found = json.loads(data) if len(data) <= _LARGEST else None
+        body = json.loads(data) if len(data) <= _MAX_BODY_BYTES else None
     except (ValueError, RecursionError):
-        found = None
-    if not isinstance(found, dict):
-        raise unreadable()
-    return found
+        body = None
+    if not isinstance(body, dict):
+        raise invalid_reply_error()
+    return body
 
 
-def scale_from(row: Mapping[str, Any]) -> Scale:
-    """What all scale by, read with care."""
-    mean, deviation = numbers(row["label"], length=2)
-    return Scale(_statistics(row["columns"]), (mean, deviation))
+def scale_from_row(row: Mapping[str, Any]) -> CommonScale:
+    """Return the common scaling from untrusted JSON values of a message."""
+    mean, std = parse_floats(row["label"], length=2)
+    return CommonScale(_statistics_from_row(row["columns"]), (mean, std))
 
 
-def sums_row(told: Sums) -> dict[str, Any]:
-    """What a site tells for scaling, as plain values."""
-    return {"columns": _moments_row(told.columns), "label": list(astuple(told.label))}
+def sums_to_row(sums: SiteSums) -> dict[str, Any]:
+    """Return a site's sums for scaling as JSON values of a message."""
+    return {"columns": _statistics_to_row(sums.columns), "label": list(astuple(sums.label))}
 
 
-def sums_from(row: Mapping[str, Any]) -> Sums:
-    """What a site tells for scaling, read with care."""
-    return Sums(_statistics(row["columns"]), _moments(row["label"]))
+def sums_from_row(row: Mapping[str, Any]) -> SiteSums:
+    """Return a site's sums for scaling from untrusted JSON values of a message."""
+    return SiteSums(_statistics_from_row(row["columns"]), _moments_from_row(row["label"]))
 
 
-def told_row(told: Told) -> list[Any]:
-    """What a site tells of a model, as plain values: counts in those bins that are not empty, or sums."""
-    return [[subset.name, subset.of, _counted(what)] for subset, what in told.items()]
+def counts_to_row(counts: SiteCounts) -> list[Any]:
+    """Return a site's evaluation counts as JSON values of a message: counts of non-empty bins, or sums."""
+    return [
+        [group.name, group.grouping, _group_counts_to_row(group_counts)]
+        for group, group_counts in counts.items()
+    ]
 
 
-def told_from(rows: Sequence[Any], cases: int) -> Told:
-    """What a site tells of a model, read with care; `cases` classes are told of, none for values and times."""
-    made: dict[Subset, Counted] = {}
-    for name, of, what in rows:
-        made[Subset(text(name), text(of))] = _counted_from(what, cases)
-    return made
+def counts_from_row(rows: Sequence[Any], cases: int) -> SiteCounts:
+    """Return evaluation counts from untrusted message values, for `cases` classes (0: regression, survival)."""
+    counts: dict[EvaluationGroup, GroupCounts] = {}
+    for name, grouping, group_counts in rows:
+        counts[EvaluationGroup(parse_text(name), parse_text(grouping))] = _group_counts_from_row(
+            group_counts, cases
+        )
+    return counts
 
 
-def gain_row(found: SiteGain) -> dict[str, Any]:
-    """What a site gains as plain values: measures and differences of every model, or why there is nothing."""
-    told = None if found.told is None else {name: each.row() for name, each in found.told.items()}
-    return {"why": found.why, "gain": told}
+def benefit_to_row(benefit: SiteBenefit) -> dict[str, Any]:
+    """Return a site's local benefit as JSON values: metrics and differences of every model, or the reason."""
+    benefits = None
+    if benefit.benefits is not None:
+        benefits = {name: model_benefit.to_row() for name, model_benefit in benefit.benefits.items()}
+    return {"reason": benefit.reason, "benefits": benefits}
 
 
-def gain_from(row: Mapping[str, Any], ways: Sequence[str]) -> SiteGain:
-    """What a site gains, read with care: of its own model, the community model and the study's ways, and no others."""
-    told, why = row["gain"], text(row["why"])
-    if told is None:
-        return SiteGain(None, why)
-    if not isinstance(told, dict) or list(told) not in ([OWN, COMMUNITY], [OWN, COMMUNITY, *ways]):
-        raise unreadable()
-    return SiteGain({name: _standing(each) for name, each in told.items()}, why)
+def benefit_from_row(row: Mapping[str, Any], methods: Sequence[str]) -> SiteBenefit:
+    """Return a site's local benefit from untrusted JSON values: local-only, community and personal models only."""
+    benefits, reason = row["benefits"], parse_text(row["reason"])
+    if benefits is None:
+        return SiteBenefit(None, reason)
+    if not isinstance(benefits, dict) or list(benefits) not in (
+        [LOCAL_ONLY, COMMUNITY],
+        [LOCAL_ONLY, COMMUNITY, *methods],
+    ):
+        raise invalid_reply_error()
+    return SiteBenefit({name: _model_benefit_from_row(benefit) for name, benefit in benefits.items()}, reason)
 
 
-def _standing(row: Mapping[str, Any]) -> Standing:
-    chosen = row["chosen"]
-    if not isinstance(chosen, dict) or not chosen.keys() <= _CHOSEN:
-        raise unreadable()
-    value, over_own, over_community = (
-        _estimate(row[name]) for name in ("value", "over_own", "over_community")
+def _model_benefit_from_row(row: Mapping[str, Any]) -> ModelBenefit:
+    selected = row["selected"]
+    if not isinstance(selected, dict) or not selected.keys() <= _SELECTED_KEYS:
+        raise invalid_reply_error()
+    value, over_local_only, over_community = (
+        _estimate_from_row(row[name]) for name in ("value", "gain_over_local_only", "gain_over_community")
     )
-    told = {name: numbers([each], length=1)[0] for name, each in chosen.items()}
-    return Standing(value, over_own, over_community, told)
+    parameters = {name: parse_floats([parameter], length=1)[0] for name, parameter in selected.items()}
+    return ModelBenefit(value, over_local_only, over_community, parameters)
 
 
-def _estimate(row: object) -> Estimate:
+def _estimate_from_row(row: object) -> MetricEstimate:
     if not isinstance(row, list) or len(row) != 3:
-        raise unreadable()
-    return Estimate(*(math.nan if each is None else numbers([each], length=1)[0] for each in row))
+        raise invalid_reply_error()
+    return MetricEstimate(
+        *(math.nan if value is None else parse_floats([value], length=1)[0] for value in row)
+    )
 
 
-def explained_row(told: SiteExplained) -> dict[str, Any]:
-    """What a site tells of what a model goes by, as plain values."""
+def interpretability_to_row(result: SiteInterpretability) -> dict[str, Any]:
+    """Return a site's interpretability counts as JSON values of a message."""
     return {
-        "subjects": told.subjects,
-        "told": told_row(told.told),
-        "shuffled": {name: [_counted(each) for each in times] for name, times in told.shuffled.items()},
-        "means": {name: [list(each) for each in points] for name, points in told.means.items()},
+        "subjects": result.subjects,
+        "counts": counts_to_row(result.counts),
+        "permuted": {
+            name: [_group_counts_to_row(counts) for counts in repeats]
+            for name, repeats in result.permuted.items()
+        },
+        "means": {name: [list(point) for point in points] for name, points in result.means.items()},
     }
 
 
-def explained_from(
-    row: Mapping[str, Any], asked: Explanation, columns: Sequence[Column], cases: int
-) -> SiteExplained:
-    """What a site tells of what a model goes by, read with care: every input and every point, and no others."""
-    inputs = list(inputs_of(columns)) if asked.importance else []
-    points = {name: len(points_of(asked, name, columns)) for name in asked.dependence}
-    told, subjects = told_from(row["told"], cases), whole(row["subjects"], PEOPLE)
-    if list(row["shuffled"]) != inputs or list(row["means"]) != list(points) or not told or not subjects:
-        raise unreadable()
-    if any(len(times) != asked.importance for times in row["shuffled"].values()):
-        raise unreadable()
-    if any(len(row["means"][name]) != number for name, number in points.items()):
-        raise unreadable()
-    return SiteExplained(
+def interpretability_from_row(
+    row: Mapping[str, Any], section: InterpretabilitySection, columns: Sequence[FeatureColumn], cases: int
+) -> SiteInterpretability:
+    """Return interpretability counts from untrusted message values: exactly the requested inputs and points."""
+    inputs = list(columns_by_input(columns)) if section.permutation_repeats else []
+    points = {name: len(grid_points(section, name, columns)) for name in section.partial_dependence}
+    counts, subjects = counts_from_row(row["counts"], cases), parse_count(row["subjects"], MAX_SUBJECTS)
+    if list(row["permuted"]) != inputs or list(row["means"]) != list(points) or not counts or not subjects:
+        raise invalid_reply_error()
+    if any(len(repeats) != section.permutation_repeats for repeats in row["permuted"].values()):
+        raise invalid_reply_error()
+    if any(len(row["means"][name]) != size for name, size in points.items()):
+        raise invalid_reply_error()
+    return SiteInterpretability(
         subjects,
-        told,
-        {name: [_counted_from(each, cases) for each in times] for name, times in row["shuffled"].items()},
-        {name: [numbers(each, length=max(cases, 1)) for each in row["means"][name]] for name in points},
+        counts,
+        {
+            name: [_group_counts_from_row(repeat, cases) for repeat in repeats]
+            for name, repeats in row["permuted"].items()
+        },
+        {
+            name: [parse_floats(point, length=max(cases, 1)) for point in row["means"][name]]
+            for name in points
+        },
     )
 
 
-def _counted_from(what: Any, cases: int) -> Counted:
-    if not cases and isinstance(what, list) and len(what) == len(fields(PairSums)):
-        return _pair_sums(numbers(what, length=len(fields(PairSums))))
+def _group_counts_from_row(row: Any, cases: int) -> GroupCounts:
+    if not cases and isinstance(row, list) and len(row) == len(fields(ConcordanceSums)):
+        return _parse_concordance_sums(parse_floats(row, length=len(fields(ConcordanceSums))))
     if not cases:
-        return _value_sums(numbers(what, length=len(fields(ValueSums))))
-    if not isinstance(what, list) or len(what) != cases:
-        raise unreadable()
-    return [_score_counts(each) for each in what]
+        return _parse_regression_sums(parse_floats(row, length=len(fields(RegressionSums))))
+    if not isinstance(row, list) or len(row) != cases:
+        raise invalid_reply_error()
+    return [_score_histogram_from_row(histogram) for histogram in row]
 
 
-def _pair_sums(told: Sequence[float]) -> PairSums:
-    """Sums over pairs: what is right is among all of them, and nobody is in more pairs than there are others."""
-    subjects, events, right, pairs, right_squared, both, pairs_squared = told
-    most = subjects * subjects
-    fits = 0 <= right <= pairs <= most and 0 <= right_squared <= both <= pairs_squared <= subjects * most
-    if not fits or events > subjects:
-        raise unreadable()
-    return PairSums(whole(subjects, PEOPLE), whole(events), right, pairs, right_squared, both, pairs_squared)
-
-
-def _value_sums(told: Sequence[float]) -> ValueSums:
-    """Sums of errors and of values: each is at most what the next higher power allows (Cauchy and Schwarz)."""
-    number, absolute, squared, fourth, total, squares = told
-    fits = absolute >= 0 and 0 <= squared <= _FARTHEST and fourth >= 0 and squares >= 0
-    pairs = (absolute, squared), (squared, fourth), (abs(total), squares)
-    if not fits or not all(_root_of(number, each) * (1 + 1e-6) >= low for low, each in pairs):
-        raise unreadable()
-    return ValueSums(whole(number, PEOPLE), absolute, squared, fourth, total, squares)
-
-
-def _root_of(number: float, squares: float) -> float:
-    """The largest sum that so many numbers can have whose squares add up to something."""
-    return math.sqrt(max(0.0, number)) * math.sqrt(squares)
-
-
-def numbers(said: object, *, length: int) -> list[float]:
-    """So many finite numbers."""
-    if not isinstance(said, list) or len(said) != length:
-        raise unreadable()
-    for each in said:
-        if isinstance(each, bool) or not isinstance(each, int | float) or not abs(each) <= _LARGEST_NUMBER:
-            raise unreadable()
-    return [float(each) for each in said]
-
-
-def whole(said: object, most: int = _MOST) -> int:
-    """A whole number that is not negative, and not larger than it can be."""
-    if isinstance(said, bool) or not isinstance(said, int | float) or not 0 <= said <= most or said % 1:
-        raise unreadable()
-    return int(said)
-
-
-def text(said: object, longest: int = 400) -> str:
-    """A line of text, not too long, without control characters."""
-    if not isinstance(said, str) or len(said) > longest or not said.isprintable():
-        raise unreadable()
-    return said
-
-
-def unreadable() -> PayloadError:
-    """A message that cannot be what it says."""
-    return PayloadError(
-        "an answer is not readable", where="network", remedy="check that the site runs the same Abaton"
+def _parse_concordance_sums(sums: Sequence[float]) -> ConcordanceSums:
+    """Return concordance sums of a message if consistent: at most all pairs are concordant, at most all exist."""
+    subjects, events, concordant, pairs, concordant_squared, product, pairs_squared = sums
+    max_pairs = subjects * subjects
+    is_consistent = 0 <= concordant <= pairs <= max_pairs
+    is_consistent = (
+        is_consistent and 0 <= concordant_squared <= product <= pairs_squared <= subjects * max_pairs
+    )
+    if not is_consistent or events > subjects:
+        raise invalid_reply_error()
+    return ConcordanceSums(
+        parse_count(subjects, MAX_SUBJECTS),
+        parse_count(events),
+        concordant,
+        pairs,
+        concordant_squared,
+        product,
+        pairs_squared,
     )
 
 
-def _moments_row(statistics: Statistics) -> dict[str, list[float]]:
-    return {name: list(astuple(each)) for name, each in statistics.of.items()}
+def _parse_regression_sums(sums: Sequence[float]) -> RegressionSums:
+    """Return sums of errors and values from a message if each fits the next higher power (Cauchy-Schwarz)."""
+    subjects, absolute, squared, fourth, total, squared_sum = sums
+    is_valid = absolute >= 0 and 0 <= squared <= _MAX_SQUARABLE and fourth >= 0 and squared_sum >= 0
+    pairs = (absolute, squared), (squared, fourth), (abs(total), squared_sum)
+    if not is_valid or not all(_max_sum(subjects, higher) * (1 + 1e-6) >= low for low, higher in pairs):
+        raise invalid_reply_error()
+    return RegressionSums(parse_count(subjects, MAX_SUBJECTS), absolute, squared, fourth, total, squared_sum)
 
 
-def _statistics(row: object) -> Statistics:
+def _max_sum(count: float, squared_sum: float) -> float:
+    """Return the largest plausible sum in a message: of `count` values with the given sum of squares."""
+    return math.sqrt(max(0.0, count)) * math.sqrt(squared_sum)
+
+
+def parse_floats(values: object, *, length: int) -> list[float]:
+    """Return a list of `length` finite numbers from an untrusted study message."""
+    if not isinstance(values, list) or len(values) != length:
+        raise invalid_reply_error()
+    for value in values:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= _MAX_FLOAT:
+            raise invalid_reply_error()
+    return [float(value) for value in values]
+
+
+def parse_count(value: object, limit: int = _MAX_INTEGER) -> int:
+    """Return a non-negative integer up to a limit from an untrusted study message."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= limit or value % 1:
+        raise invalid_reply_error()
+    return int(value)
+
+
+def parse_text(value: object, max_length: int = 400) -> str:
+    """Return a line of text from an untrusted study message: no control characters, up to a length."""
+    if not isinstance(value, str) or len(value) > max_length or not value.isprintable():
+        raise invalid_reply_error()
+    return value
+
+
+def invalid_reply_error() -> PayloadError:
+    """Return the error for an invalid reply message of a site."""
+    return PayloadError(
+        "a reply is invalid", where="network", remedy="check that the site runs the same version of Abaton"
+    )
+
+
+def _statistics_to_row(statistics: ColumnStatistics) -> dict[str, list[float]]:
+    return {name: list(astuple(moments)) for name, moments in statistics.columns.items()}
+
+
+def _statistics_from_row(row: object) -> ColumnStatistics:
     if not isinstance(row, dict):
-        raise unreadable()
-    return Statistics({text(name): _moments(each) for name, each in row.items()})
+        raise invalid_reply_error()
+    return ColumnStatistics({parse_text(name): _moments_from_row(moments) for name, moments in row.items()})
 
 
-def _moments(row: object) -> Moments:
-    count, total, squares = numbers(row, length=3)
-    if not 0 <= squares <= _FARTHEST or _root_of(count, squares) * (1 + 1e-6) < abs(total):
-        raise unreadable()
-    return Moments(whole(count, PEOPLE), total, squares)
+def _moments_from_row(row: object) -> ColumnMoments:
+    count, total, squared_sum = parse_floats(row, length=3)
+    if not 0 <= squared_sum <= _MAX_SQUARABLE or _max_sum(count, squared_sum) * (1 + 1e-6) < abs(total):
+        raise invalid_reply_error()
+    return ColumnMoments(parse_count(count, MAX_SUBJECTS), total, squared_sum)
 
 
-def _counted(what: Counted) -> list[Any]:
-    if isinstance(what, ValueSums | PairSums):
-        return list(astuple(what))
-    made = []
-    for counts in what:
-        some = np.flatnonzero(counts.cases + counts.controls)
-        made.append([[int(i), int(counts.cases[i]), int(counts.controls[i])] for i in some])
-    return made
+def _group_counts_to_row(group_counts: GroupCounts) -> list[Any]:
+    if isinstance(group_counts, RegressionSums | ConcordanceSums):
+        return list(astuple(group_counts))
+    rows = []
+    for counts in group_counts:
+        indices = np.flatnonzero(counts.cases + counts.controls)
+        rows.append([[int(i), int(counts.cases[i]), int(counts.controls[i])] for i in indices])
+    return rows
 
 
-def _score_counts(rows: object) -> ScoreCounts:
+def _score_histogram_from_row(rows: object) -> ScoreHistogram:
     if not isinstance(rows, list) or len(rows) > BINS:
-        raise unreadable()
+        raise invalid_reply_error()
     cases, controls = np.zeros(BINS), np.zeros(BINS)
     for row in rows:
-        place, ill, well = (whole(each, PEOPLE) for each in numbers(row, length=3))
-        if place >= BINS:
-            raise unreadable()
-        cases[place], controls[place] = ill, well
-    return ScoreCounts((np.arange(BINS) + 0.5) / BINS, cases, controls)
+        index, case_count, control_count = (
+            parse_count(value, MAX_SUBJECTS) for value in parse_floats(row, length=3)
+        )
+        if index >= BINS:
+            raise invalid_reply_error()
+        cases[index], controls[index] = case_count, control_count
+    return ScoreHistogram((np.arange(BINS) + 0.5) / BINS, cases, controls)
 
 
-# ---- what a site tells of its cohort ------------------------------------------------------------------------------
+# ---- cohort reports and histograms of a site ----------------------------------------------------------------------
 
-Line = Annotated[str, AfterValidator(text)]
-Number = Annotated[int, Field(ge=0, le=PEOPLE)]
-_LINES = 1000
+TextLine = Annotated[str, AfterValidator(parse_text)]
+SubjectCount = Annotated[int, Field(ge=0, le=MAX_SUBJECTS)]
+_MAX_ROWS = 1000
 
 
-class _Form(BaseModel):
+class _StrictModel(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
-class _Reason(_Form):
-    reason: Line
-    subjects: Line
+class _ExclusionModel(_StrictModel):
+    reason: TextLine
+    subjects: TextLine
 
 
-class _Stage(_Form):
-    stage: Line
-    subjects: Line
-    left_out: list[_Reason] = Field(max_length=_LINES)
+class _AttritionModel(_StrictModel):
+    stage: TextLine
+    subjects: TextLine
+    excluded: list[_ExclusionModel] = Field(max_length=_MAX_ROWS)
 
 
-class _Aside(_Form):
-    reason: Line
-    count: Line | Number
-    places: list[Line] = Field(max_length=0)
+class _SkippedRecordsModel(_StrictModel):
+    reason: TextLine
+    count: TextLine | SubjectCount
+    locations: list[TextLine] = Field(max_length=0)
 
 
-class _Cohort(_Form):
-    funnel: list[_Stage] = Field(max_length=20)
-    records: dict[Line, Line | Number] = Field(max_length=_LINES)
-    set_aside: list[_Aside] = Field(max_length=_LINES)
-    kept_back: dict[Line, Line | Number] = Field(max_length=_LINES)
-    remarks: list[Line] = Field(max_length=_LINES)
-    smallest_count: Number
-    usable: bool
+class _CohortReportModel(_StrictModel):
+    attrition: list[_AttritionModel] = Field(max_length=20)
+    records: dict[TextLine, TextLine | SubjectCount] = Field(max_length=_MAX_ROWS)
+    skipped: list[_SkippedRecordsModel] = Field(max_length=_MAX_ROWS)
+    withheld: dict[TextLine, TextLine | SubjectCount] = Field(max_length=_MAX_ROWS)
+    remarks: list[TextLine] = Field(max_length=_MAX_ROWS)
+    min_cell_count: SubjectCount
+    may_participate: bool
 
 
-def cohort_told(said: object) -> Mapping[str, Any]:
-    """What a site tells of its cohort; nothing if it tells nothing.
+def parse_cohort_report(report: object) -> Mapping[str, Any]:
+    """Return a site's cohort report from untrusted JSON values of a message; an empty one stays empty.
 
-    >>> cohort_told({})
+    >>> parse_cohort_report({})
     {}
     """
-    if said == {}:
+    if report == {}:
         return {}
     try:
-        return _Cohort.model_validate(said).model_dump()
+        return _CohortReportModel.model_validate(report).model_dump()
     except ValidationError:
-        raise unreadable() from None
+        raise invalid_reply_error() from None
 
 
-class _Sensitive(_Form):
-    values: list[Line | None]
-    triples: list[tuple[Number, Number, Number]]
-    unsure: list[Number]
-    whole: list[Number]
+class _SensitiveModel(_StrictModel):
+    values: list[TextLine | None]
+    triples: list[tuple[SubjectCount, SubjectCount, SubjectCount]]
+    unknown_subjects: list[SubjectCount]
+    value_totals: list[SubjectCount]
 
 
-class _Histogram(_Form):
-    base: list[Number]
-    chains: list[list[tuple[list[Line | None], Number]]]
-    listed: list[bool]
-    cells: list[list[Number]]
-    counts: list[Number]
-    people: list[Number]
-    sensitive: list[_Sensitive]
-    hidden: Number
+class _HistogramModel(_StrictModel):
+    base: list[SubjectCount]
+    chains: list[list[tuple[list[TextLine | None], SubjectCount]]]
+    is_listed: list[bool]
+    cells: list[list[SubjectCount]]
+    counts: list[SubjectCount]
+    subjects: list[SubjectCount]
+    sensitive: list[_SensitiveModel]
+    suppressed: SubjectCount
 
 
-def histogram_told(said: object) -> Histogram:
-    """How many people of a site share each combination, with no number that could not be one of people."""
+def parse_histogram(row: object) -> CombinationHistogram:
+    """Return a site's combination histogram from untrusted message values; all counts are plausible."""
     try:
-        _Histogram.model_validate_json(json.dumps(said))
+        _HistogramModel.model_validate_json(json.dumps(row))
     except (TypeError, ValueError):
-        raise unreadable() from None
-    assert isinstance(said, dict)
-    return Histogram.from_row(said)
+        raise invalid_reply_error() from None
+    assert isinstance(row, dict)
+    return CombinationHistogram.from_row(row)
 
 
-# ---- every field that may leave a site ----------------------------------------------------------------------------
+# ---- every field of a reply ---------------------------------------------------------------------------------------
 
-_REASON = "one of a few fixed phrases for what went wrong; never an error's text"
-_HOLDS = "digests of the community models that the site holds, so that only differences are sent to it"
-_COHORT = "a digest of who was in, which tells nobody"
+_REASON = "a failure code from a fixed list, never the text of an error"
+_HELD_MODELS = (
+    "digests of the community models that the site has cached, so that only differences are sent to it"
+)
+_COHORT = "a keyed digest of the subjects used, which identifies no subject"
 
 FIELDS: Mapping[str, Mapping[str, str]] = {
-    "query": {
+    "introduce": {
         "site": "the site's id",
-        "group": "the group of learners that the site belongs to; empty",
-        "examples": "how many people's rows are trained on",
-        "labels": "how many validation rows each class has",
-        "holds": _HOLDS,
+        "group": "the learner group of the site; empty",
+        "examples": "number of training subjects",
+        "labels": "number of validation rows of each class",
+        "held_models": _HELD_MODELS,
     },
-    "read": {
-        "body/told": "counts of people by stage and by reason, masked below the smallest count",
+    "ingest": {
+        "body/cohort_report": "counts of subjects by stage and by reason, suppressed below min_cell_count",
         "body/problem": "why the site cannot take part; empty if it can",
-        "body/floor": "the smallest number of people that the site tells",
-        "body/k": "among how many people everybody must hide",
-        "body/histogram": "how many people share each combination of quasi-identifiers, in ranges so wide that none is "
-        "of fewer people than the smallest count; of all rarer ones only how many people they hold together",
+        "body/min_cell_count": "the smallest count of subjects that the site releases",
+        "body/k": "the k of k-anonymity that the site requires",
+        "body/histogram": "number of subjects with each combination of quasi-identifiers, generalised so that each has "
+        "at least min_cell_count subjects; of all rarer combinations only the total",
     },
-    "deal": {
+    "split": {
         "body/problem": "why the site cannot take part; empty if it can",
-        "body/sums": "of each scaled column: how many values, their sum, the sum of their squares",
+        "body/sums": "of each scaled column: the number of values, their sum, the sum of their squares",
     },
     "scale": {
-        "body/table": "a digest of the site's table",
+        "body/table": "a keyed digest of the site's table",
         "body/cohort": _COHORT,
-        "body/floor": "the smallest number of people that the site tells",
+        "body/min_cell_count": "the smallest count of subjects that the site releases",
     },
     "train": {
-        "key": "the task's name, as it was given",
-        "steps": "how many batches were trained on",
-        "loss": "the mean loss on the training rows; nothing if noise is added for privacy",
-        "score": "counts of right and wrong on the site's validation rows, in coarse steps; nothing if few "
-        "have changed",
-        "examples": "how many people's rows were trained on",
+        "task_id": "the id of the task, as received",
+        "steps": "number of batches trained",
+        "loss": "the mean loss on the training rows; empty with differential privacy",
+        "counts": "rounded counts of correct and wrong predictions on the site's validation rows; empty if fewer than "
+        "min_cell_count subjects changed since the last release",
+        "examples": "number of training subjects",
         "cohort": _COHORT,
-        "signature": "the site's public signing key, and its signature under the model that the change makes",
-        "holds": _HOLDS,
-        "update": "the encoded change of the model",
+        "signature": "the site's public signing key, and its signature of the trained model",
+        "held_models": _HELD_MODELS,
+        "update": "the encoded update of the model",
     },
     "evaluate": {
-        "scores": "for each model, counts of right and wrong on the site's validation rows, in coarse steps",
-        "holds": _HOLDS,
+        "counts_list": "for each model, rounded counts of correct and wrong predictions on the site's validation rows",
+        "held_models": _HELD_MODELS,
     },
-    "tell": {"holds": _HOLDS},
-    "judge": {
-        "body/told": "for each model, groups of cases and of controls among the test rows by predicted "
-        "chance, or sums of "
-        "errors; nothing of fewer people than the smallest count",
-        "holds": _HOLDS,
+    "progress": {"held_models": _HELD_MODELS},
+    "evaluate_test": {
+        "body/counts": "for each model, groups of cases and controls among the test rows by predicted probability, or "
+        "sums of errors; nothing about fewer than min_cell_count subjects",
+        "held_models": _HELD_MODELS,
     },
-    "gain": {
-        "body/why": "why the site tells nothing, or makes nothing of the community model; empty if it does",
-        "body/gain": "how good the site's own model, the community model and what the site makes of it are on its test "
-        "rows, the differences, each with its interval, and the weight or line that it chose; nothing where a class "
-        "has fewer people than the smallest count",
-        "holds": _HOLDS,
+    "local_benefit": {
+        "body/reason": "why the site releases no comparison, or has no personal models; empty otherwise",
+        "body/benefits": "metrics of the local-only, community and personal models on the site's test rows, their "
+        "differences, each with its interval, and the selected parameters; nothing if a class has fewer than "
+        "min_cell_count subjects",
+        "held_models": _HELD_MODELS,
     },
-    "explain": {
-        "body/why": "why the site tells nothing of what the model goes by; empty if it does",
-        "body/explained": "such counts for the model as it is and with each input shuffled among the test rows, and "
-        "its mean prediction with an input set to a value; nothing of fewer people than the smallest count",
-        "holds": _HOLDS,
+    "interpretability": {
+        "body/reason": "why the site releases no interpretability counts; empty otherwise",
+        "body/interpretability": "evaluation counts of the model as it is and with each input permuted among the test "
+        "rows, and its mean prediction with an input set to a value; nothing about fewer than min_cell_count subjects",
+        "held_models": _HELD_MODELS,
     },
-    "end": {},
+    "finish": {},
 }
-"""By what was asked: every field of an answer, and what it is."""
+"""Description of every field of a reply, by message type."""
 
 FLOWER = "the node itself sends its public key, signatures, heartbeats, and the sizes and times of messages"
 
 
-def fields_of(answer: Parcel) -> Iterator[str]:
-    """The names of an answer's fields."""
-    yield from answer.about
-    for name in answer.blobs:
+def field_names(reply: Message) -> Iterator[str]:
+    """Yield the names of the fields of a site's reply message."""
+    yield from reply.header
+    for name in reply.attachments:
         if name == "body":
-            yield from (f"body/{each}" for each in body_of(answer))
+            yield from (f"body/{field}" for field in message_body(reply))
         else:
             yield name
 
 
-def check_fields(kind: str, answer: Parcel) -> Parcel:
-    """Let an answer pass if all of its fields are listed.
+def check_fields(message_type: str, reply: Message) -> Message:
+    """Return a site's reply message if all of its fields are listed.
 
-    >>> check_fields("train", Parcel("answer", {"patient": "4711"}))
+    >>> check_fields("train", Message("reply", {"patient": "4711"}))
     Traceback (most recent call last):
-    abaton.errors.Refused: a field that is not listed would leave (site): ...
+    abaton.errors.RefusedError: the reply has a field that is not listed (site): ...
     """
-    allowed = {"reason", *FIELDS.get(kind, ())}
-    if not allowed.issuperset(fields_of(answer)):
-        raise Refused(
-            "a field that is not listed would leave",
+    allowed = {"reason", *FIELDS.get(message_type, ())}
+    if not allowed.issuperset(field_names(reply)):
+        raise RefusedError(
+            "the reply has a field that is not listed",
             where="site",
-            remedy="list it in federation.network.messages",
+            remedy="list it in abaton.study_run.messages",
         )
-    return answer
+    return reply
 
 
-def words_for(kind: str, field: str) -> str:
-    """What a field is."""
-    return _REASON if field == "reason" else FIELDS[kind][field]
+def describe_field(message_type: str, field: str) -> str:
+    """Return the description of a field of a study message."""
+    return _REASON if field == "reason" else FIELDS[message_type][field]
 
 
-# ---- a centre's questions -----------------------------------------------------------------------------------------
+# ---- requests of the centre ---------------------------------------------------------------------------------------
 
-_LONGEST, _TASKS = 400, 4096
-_SETTINGS = {each.name: type(each.default) for each in fields(TrainSettings)}
+_MAX_TEXT, _MAX_TASKS = 400, 4096
+_SETTING_TYPES = {setting.name: type(setting.default) for setting in fields(TrainSettings)}
 
 
-def checked(parcel: Parcel) -> Parcel:
-    """A question whose values are of the kinds they must be.
+def check_request(message: Message) -> Message:
+    """Return a request message of the centre whose values have the expected types.
 
     Raises:
-        Said: It is not one.
+        CodedFailureError: A value has another type.
     """
-    about, blobs, check = parcel.about, parcel.blobs, _CHECKS.get(parcel.kind, _anything)
-    sound = isinstance(about, Mapping) and isinstance(blobs, Mapping) and all(map(_text, blobs))
-    sound = sound and all(isinstance(data, bytes) for data in blobs.values())
-    if not (sound and _text(about.get("run")) and _text(about.get("terms")) and check(about, blobs)):
-        raise Said(UNKNOWN)
-    return parcel
+    header, attachments = message.header, message.attachments
+    check = _CHECKS.get(message.message_type, _is_any_request)
+    is_valid = (
+        isinstance(header, Mapping) and isinstance(attachments, Mapping) and all(map(_is_text, attachments))
+    )
+    is_valid = is_valid and all(isinstance(data, bytes) for data in attachments.values())
+    is_valid = is_valid and _is_text(header.get("run")) and _is_text(header.get("study_hash"))
+    if not (is_valid and check(header, attachments)):
+        raise CodedFailureError(UNKNOWN_MESSAGE)
+    return message
 
 
-def _anything(about: Mapping[str, Any], blobs: Mapping[str, bytes]) -> bool:
-    """Of a question without fields of its own nothing more is asked here."""
+def _is_any_request(header: Mapping[str, Any], attachments: Mapping[str, bytes]) -> bool:
+    """Accept a request message without fields of its own."""
     return True
 
 
-def _text(said: object) -> bool:
-    return isinstance(said, str) and len(said) <= _LONGEST
+def _is_text(value: object) -> bool:
+    return isinstance(value, str) and len(value) <= _MAX_TEXT
 
 
-def _whole(said: object) -> bool:
-    return isinstance(said, int) and not isinstance(said, bool) and -_MOST <= said <= _MOST
+def _is_integer(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and -_MAX_INTEGER <= value <= _MAX_INTEGER
 
 
-def _number(said: object) -> bool:
-    return _whole(said) or isinstance(said, float)
+def _is_number(value: object) -> bool:
+    return _is_integer(value) or isinstance(value, float)
 
 
-def _training(about: Mapping[str, Any], blobs: Mapping[str, bytes]) -> bool:
-    plain = _text(about.get("layout")) and _text(about.get("key")) and _whole(about.get("version"))
+def _is_train_request(header: Mapping[str, Any], attachments: Mapping[str, bytes]) -> bool:
+    has_ids = _is_text(header.get("layout")) and _is_text(header.get("task_id"))
     return (
-        plain
-        and _whole(about.get("committed"))
-        and _settings(about.get("settings"))
-        and _model(about, "model", blobs)
+        has_ids
+        and _is_integer(header.get("version"))
+        and _is_integer(header.get("committed_steps"))
+        and _are_train_settings(header.get("settings"))
+        and _is_model_reference(header, "model", attachments)
     )
 
 
-def _models(about: Mapping[str, Any], blobs: Mapping[str, bytes]) -> bool:
-    tasks = about.get("tasks")
-    if not _text(about.get("layout")) or not isinstance(tasks, list) or len(tasks) > _TASKS:
+def _has_models(header: Mapping[str, Any], attachments: Mapping[str, bytes]) -> bool:
+    evaluations = header.get("evaluations")
+    if (
+        not _is_text(header.get("layout"))
+        or not isinstance(evaluations, list)
+        or len(evaluations) > _MAX_TASKS
+    ):
         return False
-    return all(isinstance(one, Mapping) and _model(one, f"model/{i}", blobs) for i, one in enumerate(tasks))
-
-
-def _one_model(about: Mapping[str, Any], blobs: Mapping[str, bytes]) -> bool:
-    return _models(about, blobs) and len(about["tasks"]) == 1
-
-
-def _scoring(about: Mapping[str, Any], blobs: Mapping[str, bytes]) -> bool:
-    return (
-        _whole(about.get("committed"))
-        and _models(about, blobs)
-        and all(_text(one.get("key")) and _signed(one) for one in about["tasks"])
+    return all(
+        isinstance(evaluation, Mapping) and _is_model_reference(evaluation, f"model/{i}", attachments)
+        for i, evaluation in enumerate(evaluations)
     )
 
 
-def _signed(one: Mapping[str, Any]) -> bool:
-    said = one.get("signed", ["", 0, ""])
-    if not isinstance(said, list | tuple) or len(said) != 3:
-        return False
-    return _text(said[0]) and _whole(said[1]) and _text(said[2])
+def _has_one_model(header: Mapping[str, Any], attachments: Mapping[str, bytes]) -> bool:
+    return _has_models(header, attachments) and len(header["evaluations"]) == 1
 
 
-def _model(about: Mapping[str, Any], blob: str, blobs: Mapping[str, bytes]) -> bool:
-    base, steps, made = about.get("base", 0), about.get("steps"), about.get("made")
-    if not _text(about.get("model")) or not (base is None or _text(base)) or blob not in blobs:
+def _is_evaluate_request(header: Mapping[str, Any], attachments: Mapping[str, bytes]) -> bool:
+    return (
+        _is_integer(header.get("committed_steps"))
+        and _has_models(header, attachments)
+        and all(
+            _is_text(evaluation.get("task_id")) and _has_valid_signature_fields(evaluation)
+            for evaluation in header["evaluations"]
+        )
+    )
+
+
+def _has_valid_signature_fields(evaluation: Mapping[str, Any]) -> bool:
+    signed_model = evaluation.get("signed_model", ["", 0, ""])
+    if not isinstance(signed_model, list | tuple) or len(signed_model) != 3:
         return False
-    if steps is None:
+    return _is_text(signed_model[0]) and _is_integer(signed_model[1]) and _is_text(signed_model[2])
+
+
+def _is_model_reference(
+    reference: Mapping[str, Any], attachment: str, attachments: Mapping[str, bytes]
+) -> bool:
+    base, deltas, trained_by = reference.get("base", 0), reference.get("deltas"), reference.get("trained_by")
+    if (
+        not _is_text(reference.get("model"))
+        or not (base is None or _is_text(base))
+        or attachment not in attachments
+    ):
+        return False
+    if deltas is None:
         return True
-    pairs = isinstance(steps, list) and all(
-        isinstance(each, list | tuple) and len(each) == 2 and all(map(_whole, each)) for each in steps
+    has_deltas = isinstance(deltas, list) and all(
+        isinstance(delta, list | tuple) and len(delta) == 2 and all(map(_is_integer, delta))
+        for delta in deltas
     )
-    authored = isinstance(made, list | tuple) and len(made) == 2 and _whole(made[0]) and _text(made[1])
-    return pairs and authored and _whole(about.get("exact")) and _text(about.get("start"))
+    has_author = (
+        isinstance(trained_by, list | tuple)
+        and len(trained_by) == 2
+        and _is_integer(trained_by[0])
+        and _is_text(trained_by[1])
+    )
+    return (
+        has_deltas
+        and has_author
+        and _is_integer(reference.get("exact_bytes"))
+        and _is_text(reference.get("start"))
+    )
 
 
-def _settings(said: object) -> bool:
-    if not isinstance(said, Mapping) or not said.keys() <= _SETTINGS.keys():
+def _are_train_settings(settings: object) -> bool:
+    if not isinstance(settings, Mapping) or not settings.keys() <= _SETTING_TYPES.keys():
         return False
-    return all(_setting(_SETTINGS[name], value) for name, value in said.items())
+    return all(_is_setting(_SETTING_TYPES[name], value) for name, value in settings.items())
 
 
-def _setting(kind: type, value: object) -> bool:
-    if kind is type(None):
+def _is_setting(setting_type: type, value: object) -> bool:
+    if setting_type is type(None):
         return value is None or (
             isinstance(value, Mapping)
             and value.keys() == {"loss", "tombstones"}
-            and _number(value["loss"])
-            and _whole(value["tombstones"])
+            and _is_number(value["loss"])
+            and _is_integer(value["tombstones"])
         )
-    if kind is float:
-        return _number(value)
-    return _whole(value) if kind is int else isinstance(value, kind)
+    if setting_type is float:
+        return _is_number(value)
+    return _is_integer(value) if setting_type is int else isinstance(value, setting_type)
 
 
 _CHECKS: Mapping[str, Callable[[Mapping[str, Any], Mapping[str, bytes]], bool]] = {
-    "train": _training,
-    "evaluate": _scoring,
-    "judge": _models,
-    "gain": lambda about, blobs: (
-        _one_model(about, blobs) and all(_whole(about.get(key)) for key in ("epochs", "seed", "resamples"))
+    "train": _is_train_request,
+    "evaluate": _is_evaluate_request,
+    "evaluate_test": _has_models,
+    "local_benefit": lambda header, attachments: (
+        _has_one_model(header, attachments)
+        and all(_is_integer(header.get(key)) for key in ("epochs", "seed", "bootstrap_resamples"))
     ),
-    "explain": lambda about, blobs: _one_model(about, blobs),
-    "tell": lambda about, blobs: _text(about.get("layout")) and _whole(about.get("committed")),
-    "query": lambda about, blobs: _text(about.get("layout")),
+    "interpretability": lambda header, attachments: _has_one_model(header, attachments),
+    "progress": lambda header, attachments: (
+        _is_text(header.get("layout")) and _is_integer(header.get("committed_steps"))
+    ),
+    "introduce": lambda header, attachments: _is_text(header.get("layout")),
 }

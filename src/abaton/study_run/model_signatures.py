@@ -1,16 +1,16 @@
-"""Signatures under models: a site signs what it has learned, and scores a model only if it knows who signed it.
+"""Signatures of trained models: a site signs its model, and evaluates others only with a trusted signature.
 
-What is signed: a fixed prefix and the canonical form of the study document's hash, the run, the site's id, the version
-of the community model that it trained from, and the digest of the model that its update makes of that version. What
-travels is the site's public key and the Ed25519 signature, in hexadecimal digits. The key lies beside the site's
-document, open to its account alone; people compare its fingerprint.
+The signed content is a fixed prefix and the canonical JSON of the study hash, the run, the site's id, the version of
+the community model that training started from, and the digest of the trained model. The public key and the Ed25519
+signature are sent as hexadecimal digits. The key file is beside the site's configuration, readable by its account only;
+its fingerprint is compared over a second channel. The key is separate from the governance key set: an unattended worker
+has no passphrase, and this key must not sign orders or receipts.
 
 Invariants:
-(1) a site signs an update once, when it first leaves; asked again, it sends the same signature, whatever came with the
-    question;
-(2) a model is scored only if its author's key has signed it: the one in ``[policy.peers]``, or, if the site lists
-    none, the first one that it saw of that name in the study;
-(3) no signature passes for that of another study, run, site or version.
+(1) a site signs when an update is first released, and repeats the same bytes afterwards, whatever the request contains;
+(2) a model is evaluated only if its author's key has signed it: the one in ``[policy.trusted_signers]``, or, if the
+    site lists none, the first one seen under that name in the study;
+(3) a signature is not valid for another study, run, site or version.
 """
 
 from __future__ import annotations
@@ -22,33 +22,34 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from abaton.atomic_files import begun_name, writing
-from abaton.canonical_json import canonical
-from abaton.codecs import Key, Pipeline
+from abaton.atomic_files import map_os_errors, temporary_name
+from abaton.canonical_json import to_canonical_json
+from abaton.codecs import CodecKey, CodecPipeline
 from abaton.controller.aggregation import local_model
 from abaton.engines import TrainTask
-from abaton.errors import AbatonError, PayloadError, Refused
-from abaton.governance.keys import Kind, PrivateKey, PublicKey
-from abaton.kernels import Layout, Vector
-from abaton.learners import Learner, Signed
-from abaton.site import Ledger, SiteFile
-from abaton.site.factory import private_bytes
+from abaton.errors import AbatonError, PayloadError, RefusedError
+from abaton.governance.keys import KeyKind, PrivateKey, PublicKey
+from abaton.layout import Layout, Vector
+from abaton.learners import Learner, SignedModel
+from abaton.site import LoadedSiteConfig, ReleaseLog
+from abaton.site.factory import read_private_file
 from abaton.store import model_digest
 from abaton.training import round_key
 
-_PREFIX = b"abaton-model-1\0"
-_KEY, _WHOLE = 64, 192  # hexadecimal digits of the public key, and of key and signature together
+_PREFIX = b"abaton-model-1\0"  # frozen: part of the bytes
+_KEY_DIGITS = 64  # hexadecimal digits of the public key
+_SIGNATURE_DIGITS = 192  # of key and signature together
 
 
-class Learned(NamedTuple):
-    """What a signature is under.
+class SignedContent(NamedTuple):
+    """Signed content; the field names are part of the signed bytes.
 
     Attributes:
         study: The hash of the study document.
         run: The run's name.
-        site: Who has learned.
+        site: The site that trained the model.
         version: The version of the community model that training started from.
-        model: The digest of the model that was learned.
+        model: The digest of the trained model.
     """
 
     study: str
@@ -57,91 +58,97 @@ class Learned(NamedTuple):
     version: int
     model: str
 
-    def signed(self, key: PrivateKey) -> str:
-        """The key's public half and its signature."""
+    def sign(self, key: PrivateKey) -> str:
+        """Return the public key and the signature of a trained model."""
         return (key.public.raw + key.sign(self._bytes())).hex()
 
     def signer(self, signature: str) -> str:
-        """The fingerprint of the key that has signed this; empty if none has.
+        """Return the fingerprint of the key that has signed a model; empty without a valid signature.
 
-        >>> learned, key = Learned("study", "run", "kos", 3, "model"), PrivateKey.of(Kind.SIGN, bytes(32), "")
-        >>> learned.signer(learned.signed(key)) == key.id, learned._replace(version=4).signer(learned.signed(key))
+        >>> content, key = SignedContent("study", "run", "kos", 3, "model"), PrivateKey.of(KeyKind.SIGN, bytes(32), "")
+        >>> content.signer(content.sign(key)) == key.id, content._replace(version=4).signer(content.sign(key))
         (True, '')
         """
         try:
-            raw = bytes.fromhex(signature) if len(signature) == _WHOLE else b""
-            key = PublicKey(Kind.SIGN, raw[: _KEY // 2], "")
-            return key.id if key.verify(raw[_KEY // 2 :], self._bytes()) else ""
-        except (AbatonError, ValueError):  # no digits, no key, or names that JSON cannot hold
+            raw = bytes.fromhex(signature) if len(signature) == _SIGNATURE_DIGITS else b""
+            key = PublicKey(KeyKind.SIGN, raw[: _KEY_DIGITS // 2], "")
+            return key.id if key.verify(raw[_KEY_DIGITS // 2 :], self._bytes()) else ""
+        except (AbatonError, ValueError):  # no hexadecimal digits, no key, or text that is not valid in JSON
             return ""
 
     def _bytes(self) -> bytes:
-        return _PREFIX + canonical(self._asdict())
+        return _PREFIX + to_canonical_json(self._asdict())  # frozen: part of the bytes
 
 
-class Signing:
-    """What a site signs in a run, and whose signatures it takes.
+class SiteSigner:
+    """Signer of a site's models in a run, which also checks those of other sites.
 
     Args:
-        key: The site's own.
+        key: The site's own key.
         site: Its id.
         study: The hash of the study document.
         run: The run's name.
-        peers: The fingerprints of other sites' keys by their id; if there are none, the first that is seen counts.
-        ledger: Where the site remembers which it saw first.
+        trusted_signers: Fingerprints of other sites' keys by id; if empty, the first key seen counts.
+        release_log: Records which key was seen first.
     """
 
     def __init__(
-        self, key: PrivateKey, site: str, study: str, run: str, peers: Mapping[str, str], ledger: Ledger
+        self,
+        key: PrivateKey,
+        site: str,
+        study: str,
+        run: str,
+        trusted_signers: Mapping[str, str],
+        release_log: ReleaseLog,
     ) -> None:
         self._key, self._site, self._study, self._run = key, site, study, run
-        self._peers, self._ledger = peers, ledger
+        self._trusted_signers, self._release_log = trusted_signers, release_log
 
     def sign(self, learner: Learner, version: int, start: Vector, payload: bytes) -> str:
-        """Sign the model that an update makes of the version that it was trained from."""
-        made = learned_model(
+        """Return the site's signature of the model that results from an update of a version."""
+        model = learned_model(
             learner.codec, learner.model.layout, learner.seed, self._site, version, start, payload
         )
-        return Learned(self._study, self._run, self._site, version, model_digest(made)).signed(self._key)
+        return SignedContent(self._study, self._run, self._site, version, model_digest(model)).sign(self._key)
 
-    def check(self, model: Vector, signed: Signed | None) -> None:
-        """Refuse a model that no site known here has learned in this run.
+    def check(self, model: Vector, signed_model: SignedModel | None) -> None:
+        """Refuse a model without the signature of a trusted site in this run.
 
         Raises:
-            Refused: It bears no signature, not a true one, or that of somebody else.
+            RefusedError: The signature is missing, invalid, or of another key.
         """
-        if signed is None:
-            raise _refused("the model is signed by nobody")
-        learned = Learned(self._study, self._run, signed.author, signed.version, model_digest(model))
-        signer = learned.signer(signed.signature)
+        if signed_model is None:
+            raise _policy_error("the model has no signature")
+        content = SignedContent(
+            self._study, self._run, signed_model.trained_by, signed_model.version, model_digest(model)
+        )
+        signer = content.signer(signed_model.signature)
         if not signer:
-            raise _refused("the model is not what its author signed in this run")
-        if not self._knows(signed.author, signer):
-            raise _refused(
-                "the model is signed by a key that is not its author's, or of a site that is not listed"
-            )
+            raise _policy_error("the model differs from the one that its author signed in this run")
+        if not self._is_trusted(signed_model.trained_by, signer):
+            raise _policy_error("the model's signing key is not its author's, or its author is not listed")
 
-    def _knows(self, author: str, signer: str) -> bool:
+    def _is_trusted(self, author: str, signer: str) -> bool:
         if author == self._site:
             return signer == self._key.id
-        if self._peers:
-            return self._peers.get(author) == signer
-        return self._ledger.first_of(f"signers/{self._study}", author, signer)
+        if self._trusted_signers:
+            return self._trusted_signers.get(author) == signer
+        return self._release_log.is_first_value(f"signers/{self._study}", author, signer)
 
 
-class Signatories:
-    """Whose signatures the centre takes under updates: of each site the key that it signed with first in the run.
+class TrustedSigners:
+    """Check of the signatures of updates at the centre: each site keeps its first key of the run.
 
-    Evaluators refuse a model that is not signed. A site could otherwise keep others from scoring its models, and be
-    believed what it says of them itself.
+    Evaluators refuse an unsigned model. Without this check a site could prevent the evaluation of its models by other
+    sites, so that only its own evaluation counts.
 
     Args:
         study: The hash of the study document.
         run: The run's name.
-        seed: The run's.
-        codec: How updates travel.
-        layout: Of the model.
-        known: Sites with signatures that were taken before the controller was started again.
+        seed: The run's seed.
+        codec: Encodes updates.
+        layout: The model's layout.
+        signatures: Sites with their accepted signatures from before a restart of the controller.
     """
 
     def __init__(
@@ -149,72 +156,72 @@ class Signatories:
         study: str,
         run: str,
         seed: int,
-        codec: Pipeline,
+        codec: CodecPipeline,
         layout: Layout,
-        known: Iterable[tuple[str, str]] = (),
+        signatures: Iterable[tuple[str, str]] = (),
     ) -> None:
         self._study, self._run, self._seed = study, run, seed
         self._codec, self._layout = codec, layout
         self._keys: dict[str, str] = {}
-        for site, signature in known:
-            self._keys.setdefault(site, signature[:_KEY])
+        for site, signature in signatures:
+            self._keys.setdefault(site, signature[:_KEY_DIGITS])
 
     def __call__(self, task: TrainTask, payload: bytes, signature: str) -> None:
-        """Take an update whose site has signed the model that it makes.
+        """Accept an update at the centre if its site has signed the resulting model.
 
         Raises:
-            PayloadError: It has not, or by another key than before.
+            PayloadError: The signature is invalid, or the key differs from the site's first key.
         """
         site, version = task.learner, task.version
-        made = learned_model(self._codec, self._layout, self._seed, site, version, task.model, payload)
-        learned = Learned(self._study, self._run, site, version, model_digest(made))
-        known = self._keys.get(site, signature[:_KEY])
-        if not learned.signer(signature) or signature[:_KEY] != known:
-            raise PayloadError("an update is not signed by its site", where="network")
+        model = learned_model(self._codec, self._layout, self._seed, site, version, task.model, payload)
+        content = SignedContent(self._study, self._run, site, version, model_digest(model))
+        known = self._keys.get(site, signature[:_KEY_DIGITS])
+        if not content.signer(signature) or signature[:_KEY_DIGITS] != known:
+            raise PayloadError("the update has no valid signature of its site", where="network")
         self._keys[site] = known
 
 
 def learned_model(
-    codec: Pipeline, layout: Layout, seed: int, site: str, version: int, start: Vector, payload: bytes
+    codec: CodecPipeline, layout: Layout, seed: int, site: str, version: int, start: Vector, payload: bytes
 ) -> Vector:
-    """The model that a site's update makes of a version, with the same bits at the site and at the centre."""
-    return local_model(codec, layout, start, payload, Key(round_key(seed, version), site))
+    """Return the model to sign after a site's update of a version, bit-identical at the site and at the centre."""
+    return local_model(codec, layout, start, payload, CodecKey(round_key(seed, version), site))
 
 
-def key_place(file: SiteFile) -> Path:
-    """Where a site's signing key lies: beside its document."""
-    return file.path(f"{file.document.site.id}.signing.key")
+def signing_key_path(file: LoadedSiteConfig) -> Path:
+    """Return the path of the key with which a site signs models, beside its configuration."""
+    return file.path(f"{file.config.site.id}.signing.key")
 
 
-def signing_key(file: SiteFile) -> PrivateKey:
-    """The key by which a site signs models, made when it is first asked for.
+def signing_key(file: LoadedSiteConfig) -> PrivateKey:
+    """Return the key with which a site signs models; create it on first use.
 
     Raises:
-        AbatonError: It cannot be read or made here, or others can read it.
+        AbatonError: The file is not readable or cannot be created, or other accounts can read it.
     """
-    path = key_place(file)
+    path = signing_key_path(file)
     if not path.exists():
-        _make(path)
-    return PrivateKey.of(Kind.SIGN, private_bytes(path), "")
+        _create_key_file(path)
+    return PrivateKey.of(KeyKind.SIGN, read_private_file(path), "")
 
 
 def new_key() -> PrivateKey:
-    """A key that is kept nowhere."""
-    return PrivateKey.new(Kind.SIGN, secrets.token_bytes, "")
+    """Return a new key for model signatures that is not stored."""
+    return PrivateKey.new(KeyKind.SIGN, secrets.token_bytes, "")
 
 
-def _make(path: Path) -> None:
-    with writing(path.parent):
-        drawn = path.with_name(begun_name(secrets.token_hex(8)))
-        drawn.touch(mode=0o600)
-        drawn.write_bytes(new_key().secret)
-        if os.geteuid() == 0:  # desks may have an account of their own: to that the folder belongs
+def _create_key_file(path: Path) -> None:
+    with map_os_errors(path.parent):
+        temporary_path = path.with_name(temporary_name(secrets.token_hex(8)))
+        temporary_path.touch(mode=0o600)
+        temporary_path.write_bytes(new_key().secret)
+        if os.geteuid() == 0:  # workers may run under another account, which owns the folder
             owner = path.parent.stat()
-            os.chown(drawn, owner.st_uid, owner.st_gid)
-        with suppress(FileExistsError):  # two desks begin at once: whoever was first has made it for both
-            path.hardlink_to(drawn)
-        drawn.unlink()
+            os.chown(temporary_path, owner.st_uid, owner.st_gid)
+        with suppress(FileExistsError):  # another worker has created the key at the same time
+            path.hardlink_to(temporary_path)
+        temporary_path.unlink()
 
 
-def _refused(what: str) -> Refused:
-    return Refused(what, where="policy", remedy="see 'abaton site policy --explain'")
+def _policy_error(what: str) -> RefusedError:
+    return RefusedError(what, where="policy", remedy="see 'abaton site policy --explain'")

@@ -1,212 +1,213 @@
-"""A site's policy in plain words: what a centre may ask, what may leave, and what is refused."""
+"""Text of a site's policy: what a centre may request, what may be released, and what is refused."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from abaton.site import PolicyPart, SiteFile, smallest_count
-from abaton.site.config import ConsentPart
+from abaton.site import LoadedSiteConfig, SitePolicySection, min_cell_count
+from abaton.site.consent_config import SiteConsentSection
 from abaton.study import Study
-from abaton.study_run.task_contract import Contract
+from abaton.study_run.task_contract import TaskContract
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
-    """One rule: what it is about, what holds here, and what that means."""
+class PolicyStatement:
+    """One statement of a policy: topic, setting at this site, and its meaning."""
 
-    about: str
-    holds: str
-    means: str
+    topic: str
+    setting: str
+    meaning: str
 
 
-def explained(file: SiteFile, study: Study | None = None, signs: str = "") -> list[Rule]:
-    """The rules by which a site answers; with a study, also what the site derives from its document.
+def policy_statements(
+    file: LoadedSiteConfig, study: Study | None = None, fingerprint: str = ""
+) -> list[PolicyStatement]:
+    """Return the statements of a site's policy; with a study, also those derived from the study document.
 
     Args:
-        file: The site's document.
+        file: The site's configuration.
         study: The study.
-        signs: The fingerprint of the site's signing key, if it is to be told.
+        fingerprint: The fingerprint of the site's signing key, if it is to be shown.
     """
-    terms = file.document.policy
-    floor = file.document.rules.smallest_count or 5 if study is None else smallest_count(file.document, study)
-    made = [*_leaving(study), *_bounds(terms, floor), *_signatures(terms, signs)]
+    policy = file.config.policy
+    cell_count = (
+        file.config.rules.min_cell_count or 5 if study is None else min_cell_count(file.config, study)
+    )
+    statements = [*_releases(study), *_limits(policy, cell_count), *_signatures(policy, fingerprint)]
     if study is not None and study.learning is not None:
-        made += _derived(Contract(study), terms)
-    return [*made, *_deciding(file.document.consent)]
+        statements += _contract(TaskContract(study), policy)
+    return [*statements, *_consent(file.config.consent)]
 
 
-def _leaving(study: Study | None) -> Iterator[Rule]:
-    yield Rule(
-        "what leaves",
-        "counts, sums and changes of a model",
-        "No record, name, pseudonym or single row leaves. What leaves: the site's id; how many people there are, by "
-        "stage and by reason; of each column that is scaled how many values, their sum and the sum of their squares; "
-        "the change of the model after training; how well models do; digests that tell nobody. 'abaton site join "
-        "--dry-run' lists every field with what it would hold now; a field that is not on that list is not sent.",
+def _releases(study: Study | None) -> Iterator[PolicyStatement]:
+    yield PolicyStatement(
+        "released data",
+        "counts, sums and model updates",
+        "No record, name, pseudonym or single row leaves the site. Released are: the site's id; numbers of subjects by "
+        "stage and reason; of each scaled column the number of values, their sum and the sum of their squares; model "
+        "updates; evaluation counts; digests that identify no subject. 'abaton site join --dry-run' lists every field "
+        "with its current value; a field that is not listed is not sent.",
     )
     if study is None:
         return
-    yield Rule(
-        "to whom",
+    yield PolicyStatement(
+        "recipient",
         study.centre.name,
-        "This research centre receives everything that leaves, over an encrypted connection, and can read it. What "
-        "it makes of it, the community model and results about all sites together and each alone, it can pass on.",
+        "This research centre receives everything that is released, over an encrypted connection, and can read it. It "
+        "can pass on the community model and results of all sites together and of each site.",
     )
-    asked = study.privacy.anonymity
-    if asked is not None:
-        named = ", ".join(quasi.column for quasi in asked.quasi_identifiers)
-        yield Rule(
-            "hiding",
-            f"among {asked.k} people of all sites, by {named}",
-            "So that ranges can be found in which everybody hides among the people of all sites, the centre is told, "
-            f"once, how many people here share each combination of {named}, in ranges so wide that no combination has "
-            "fewer than the smallest count of people; of rarer ones only how many people they hold together. In the "
-            "rows that are trained on these columns hold the ranges; a person who does not hide in them is left out.",
+    anonymity = study.privacy.anonymity
+    if anonymity is not None:
+        columns = ", ".join(quasi.column for quasi in anonymity.quasi_identifiers)
+        yield PolicyStatement(
+            "k-anonymity",
+            f"k = {anonymity.k} over all sites, by {columns}",
+            "To find generalisation levels that make the subjects of all sites k-anonymous, the centre receives once "
+            f"the number of subjects here with each combination of {columns}, generalised so that each combination "
+            "has at least min_cell_count subjects; of rarer combinations only the total. Training rows contain the "
+            "generalised values; subjects that are not k-anonymous are suppressed.",
         )
 
 
-def _deciding(consent: ConsentPart) -> Iterator[Rule]:
-    if consent.by_person:
-        asks = "Before each task the site asks its own registry who still agrees."
+def _consent(consent: SiteConsentSection) -> Iterator[PolicyStatement]:
+    if consent.is_per_subject:
+        checks = "Before each task the site checks its registry for consents in force."
     elif consent.opt_outs is not None:
-        asks = "Before each task the site asks its own list who has said no; nobody is asked for a yes."
+        checks = "Before each task the site checks its opt-out list; consents are not collected."
     else:
-        asks = (
-            "Nobody is asked: the records are used on a ground that the site answers for, and it keeps no list of "
-            "people who have said no."
+        checks = (
+            "Consents are not checked: the records are used on a legal basis that the site is responsible for, and "
+            "there is no opt-out list."
         )
-    yield Rule(
+    yield PolicyStatement(
         "withdrawal",
-        "from the next task on" if consent.by_person or consent.opt_outs is not None else "not kept here",
-        f"{asks} Rows of whoever may not be used any more are deleted from the run's files here, and are neither "
-        "trained on nor tested with again. Changes of the model that have left before cannot be taken back; the centre "
-        "sees by a digest that somebody has gone, not who.",
+        "from the next task on"
+        if consent.is_per_subject or consent.opt_outs is not None
+        else "not recorded here",
+        f"{checks} Rows of subjects that may no longer be used are deleted from the run's files at the site, and are "
+        "not used for training or testing again. Model updates released before cannot be recalled; the centre sees "
+        "from a digest that the cohort changed, not which subject withdrew.",
     )
-    yield Rule(
+    yield PolicyStatement(
         "who decides",
         "the site",
-        "These rules stand in the site's own document and are kept by the site's own programs; no message of a centre "
-        "changes them. What goes beyond them is refused in one of a few fixed phrases; why, only the site's own log "
-        "says. Whoever keeps the site can end 'abaton site join' at any time: from then on nothing is answered.",
+        "These rules are part of the site's configuration and are enforced by the site's processes; no message of a "
+        "centre changes them. A request beyond them is refused with a code from a fixed list; the reason is only in "
+        "the site's log. The site can stop 'abaton site join' at any time: from then on it answers no request.",
     )
 
 
-def _bounds(terms: PolicyPart, floor: int) -> Iterator[Rule]:
-    yield Rule(
-        "smallest count",
-        f"{floor} people",
-        f"No count that leaves the site tells of fewer people, also not by subtraction from any that left before, "
-        "in this run or an earlier one. If somebody withdraws, training goes on without them at once; what is counted "
-        f"is told as it was, or not at all, until at least {floor} people have changed.",
+def _limits(policy: SitePolicySection, cell_count: int) -> Iterator[PolicyStatement]:
+    yield PolicyStatement(
+        "min_cell_count",
+        f"{cell_count} subjects",
+        "No released count is about fewer subjects, also not by differencing from earlier releases, in this run or an "
+        "earlier one. After a withdrawal, training continues without the subject at once; counts are released as "
+        f"before, or not at all, until at least {cell_count} subjects changed.",
     )
-    yield Rule(
+    yield PolicyStatement(
         "counts",
-        f"in steps of {floor} or more",
-        "How well a model does is told in coarse steps. A class with fewer people is not counted. Predicted "
-        "chances are "
-        f"told for groups of at least {floor} people, never for one.",
+        f"rounded to bins of {cell_count} or more",
+        "Evaluation counts are rounded. A class with fewer subjects is not counted. Predicted probabilities are "
+        f"released for groups of at least {cell_count} subjects only.",
     )
-    yield Rule(
+    yield PolicyStatement(
         "rows of an update",
-        f"at least {terms.fewest_rows}",
-        "A model's change that leaves rests on at least so many people. With fewer, the site takes part only "
-        "in a study "
-        "that goes in rounds, scores no models at other sites, and adds noise within a privacy budget.",
+        f"at least {policy.min_rows}",
+        "A released update is computed from at least this many subjects. With fewer, the site takes part only in a "
+        "study with synchronous rounds, without evaluation of other sites' models, and with a privacy budget.",
     )
-    yield Rule(
+    yield PolicyStatement(
         "order of rows",
-        "a secret of the site",
-        "Whoever knows in which order people are trained on can work out their rows from as many updates as there are "
-        "people. In our own attacks a centre that knew it rebuilt the rows of all 88 people of a site, and one that "
-        "did not know it of nobody. That is what was measured, on logistic models; it is not a proof.",
+        "secret of the site",
+        "A centre that knows the order of the training rows can solve for single rows from as many updates as there "
+        "are subjects. In our attacks a centre that knew the order reconstructed the rows of all 88 subjects of a "
+        "site, and without it no row. This was measured on logistic models; it is not a proof.",
     )
-    yield Rule(
-        "rows of a step",
-        f"at least {terms.smallest_batch}",
-        "Training goes in batches of at least so many people; only the last batch of a pass may be smaller.",
+    yield PolicyStatement(
+        "batch size",
+        f"at least {policy.min_batch_size}",
+        "Training uses batches of at least this many subjects; only the last batch of an epoch may be smaller.",
     )
-    yield Rule(
+    yield PolicyStatement(
         "models",
-        f"within {terms.reach:g} times the site's own steps",
-        "A model that was made up, rather than trained, could ask after one person. The first model follows "
-        "from the study "
-        "document; each later one must lie close to the one before it, or it is refused. A model that is right "
-        f"about all but a few people, so that fewer than {terms.smallest_batch} would count, gets no answer.",
+        f"within {policy.max_model_shift_ratio:g} times the site's largest update",
+        "A crafted model could be used to learn about one subject. The first model is determined by the study "
+        "document; each later one must be close to the one before, or it is refused. A model that is right about "
+        f"almost all subjects, so that fewer than {policy.min_batch_size} affect the update, is refused.",
     )
-    yield Rule(
-        "how often",
-        f"each version once; {terms.scored} more models scored and {terms.judged} judged at most",
-        "Each version of the model is trained on once and each model is scored once; asked again, the site "
-        "repeats its answer to the bit. Scored means on the rows set aside to compare models by, judged on those set "
-        "aside for the test at the end.",
+    yield PolicyStatement(
+        "frequency",
+        f"each version once; at most {policy.max_scored_models} more models scored and {policy.max_test_evaluations} "
+        "tested",
+        "Each version of the model is trained on once, and each model is evaluated once; a repeated request receives "
+        "the identical reply. Models are scored on validation rows and tested on test rows.",
     )
 
 
-def _signatures(terms: PolicyPart, signs: str) -> Iterator[Rule]:
-    names = ", ".join(sorted(terms.peers))
-    yield Rule(
+def _signatures(policy: SitePolicySection, fingerprint: str) -> Iterator[PolicyStatement]:
+    names = ", ".join(sorted(policy.trusted_signers))
+    yield PolicyStatement(
         "models of other sites",
-        f"signed by {names}" if names else "signed, each site by the key that it was first seen with",
-        "Over a network a model of another site is scored only if that site has signed that it learned it, in this "
-        "study and run, from this version; of each site and version one model, and no other. "
+        f"signed by {names}" if names else "signed, each site by the key that was seen first",
+        "On a network a model of another site is evaluated only if that site signed it, for this study, run and "
+        "version; one model of each site and version. "
         + (
-            "Only sites whose keys stand under [policy.peers] are believed."
+            "Only keys listed under [policy.trusted_signers] are accepted."
             if names
-            else "The site lists no keys of others, so a centre could make up sites that do not exist. List the "
-            "fingerprints that the other sites read out to you under [policy.peers], and it cannot."
+            else "The site lists no keys of other sites, so a centre could invent sites. List the fingerprints of the "
+            "other sites, confirmed over a second channel, under [policy.trusted_signers] to prevent this."
         ),
     )
-    if signs:
-        yield Rule(
+    if fingerprint:
+        yield PolicyStatement(
             "own signature",
-            signs,
-            "What this site has learned leaves with a signature by the key that has this fingerprint. Read it out to "
-            "the other sites, by telephone and not through the centre: they list it under [policy.peers].",
+            fingerprint,
+            "Models of this site are signed by the key with this fingerprint. Send it to the other sites over a second "
+            "channel, not through the centre; they list it under [policy.trusted_signers].",
         )
 
 
-def _derived(contract: Contract, terms: PolicyPart) -> Iterator[Rule]:
+def _contract(contract: TaskContract, policy: SitePolicySection) -> Iterator[PolicyStatement]:
     learning = contract.learning
-    yield Rule(
-        "the contract",
+    yield PolicyStatement(
+        "task contract",
         contract.study.hash,
-        "The study document with this fingerprint is what the site agreed to. How the model is trained, on which "
-        "columns, how often, and how results are judged is read from it here; the centre can start a run, say in "
-        "which order sites work, and stop it, and nothing else.",
+        "The site agreed to the study document with this hash. The document determines how the model is trained, on "
+        "which columns, how often, and how results are evaluated; the centre can only start, order and stop tasks.",
     )
-    yield Rule(
+    yield PolicyStatement(
         "versions",
-        f"at most {contract.versions}",
-        f"The site trains on at most so many versions of the model ({learning.training.epochs} passes over "
-        f"the rows each, "
-        f"{learning.training.batch_size} rows at a time).",
+        f"at most {contract.max_versions}",
+        f"The site trains on at most this many versions of the model ({learning.training.epochs} epochs each, batch "
+        f"size {learning.training.batch_size}).",
     )
-    yield Rule(
-        "scores",
-        "told" if contract.scores else "refused",
-        "Models that other sites trained are scored here, and the other sites see and score this site's."
-        if contract.scores
-        else "No model of another site is scored here.",
+    yield PolicyStatement(
+        "evaluation of models",
+        "allowed" if contract.may_score_models else "refused",
+        "Models of other sites are evaluated here, and the other sites receive and evaluate this site's models."
+        if contract.may_score_models
+        else "No model of another site is evaluated here.",
     )
-    yield Rule(
+    yield PolicyStatement(
         "privacy budget",
-        f"{contract.updates} updates, over all runs" if contract.rules.privacy else "none",
-        "Every update carries noise; when the budget is spent the site stops, whatever the centre asks."
-        if contract.rules.privacy
-        else "Updates carry no noise. That they rest on many people, in an order that only the site knows, is what "
-        "protects each of them: our own attacks found nobody, and nobody has proven that none can.",
+        f"{contract.max_updates} updates, over all runs" if contract.strategy.privacy else "none",
+        "Every update contains noise; when the budget is spent, the site refuses further training."
+        if contract.strategy.privacy
+        else "Updates contain no noise. Subjects are protected by the number of rows and their secret order: our own "
+        "attacks reconstructed no row, but there is no proof.",
     )
-    yield Rule(
+    yield PolicyStatement(
         "small sites",
-        "may take part" if contract.small_sites else f"not below {terms.fewest_rows} training rows",
-        "The study goes in rounds, without scores and with a privacy budget."
-        if contract.small_sites
-        else "The study lacks rounds, or a privacy budget, or lets sites score models.",
+        "may take part" if contract.may_admit_small_sites else f"not below {policy.min_rows} training rows",
+        "The study has synchronous rounds, no evaluation of other sites' models, and a privacy budget."
+        if contract.may_admit_small_sites
+        else "The study has no synchronous rounds, no privacy budget, or lets sites evaluate models.",
     )
 
 
-def in_words(rules: list[Rule]) -> Iterator[str]:
-    """The rules as sentences, for somebody who does not read settings."""
-    for rule in rules:
-        yield f"{rule.about[0].upper()}{rule.about[1:]} ({rule.holds}). {rule.means}"
+def policy_as_text(statements: list[PolicyStatement]) -> Iterator[str]:
+    """Yield the statements of a site's policy as text, one sentence each."""
+    for statement in statements:
+        yield f"{statement.topic[0].upper()}{statement.topic[1:]} ({statement.setting}). {statement.meaning}"

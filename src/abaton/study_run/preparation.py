@@ -1,9 +1,13 @@
-"""From tables to members of a federation: k enforced over the union, subjects dealt, columns scaled together.
+"""Preparation of sites for a federation: anonymity over the union, split of subjects, common scaling.
+
+A site with one class, or with too few subjects for validation and test sets, is excluded with its reason; local
+training there would move the model towards a constant prediction. A run starts with the connected sites, because the
+common scaling needs the sums of all of them.
 
 Invariants:
-(1) a subject is in exactly one of a site's training, validation and test rows;
-(2) what scales the columns comes from rows that are trained or validated on, never from the test;
-(3) only sums and masked counts of a site are used outside of it.
+(1) a subject is in exactly one of a site's training, validation and test sets;
+(2) the common scaling is computed from training and validation rows, never from test rows;
+(3) only sums and suppressed counts of a site are used outside it.
 """
 
 from __future__ import annotations
@@ -17,373 +21,422 @@ from typing import Any
 import numpy as np
 
 from abaton.anonymity import AnonymitySettings
-from abaton.anonymity.federated_recoding import Choice, Histogram, choose
-from abaton.errors import AbatonError, Refused
+from abaton.anonymity.federated_recoding import CombinationHistogram, RecodingChoice, choose_recoding
+from abaton.errors import AbatonError, RefusedError
 from abaton.features import (
-    Column,
-    Moments,
-    Scaled,
-    Statistics,
-    Table,
-    groups,
-    hidden,
-    histogram,
-    pooled,
-    scaled,
-    statistics,
+    ColumnMoments,
+    ColumnStatistics,
+    FeatureColumn,
+    FeatureTable,
+    ScaledTable,
+    anonymise_table,
+    column_statistics,
+    combination_histogram,
+    pool_statistics,
+    row_groups,
+    scale_table,
 )
-from abaton.models.sampling import stratified
-from abaton.site import SiteFile, smallest_count
-from abaton.study import Learning, Study
-from abaton.study_run.consented_learner import Rows, some
-from abaton.study_run.ingest import ONE_CLASS, Reading
+from abaton.models.sampling import stratified_split
+from abaton.site import LoadedSiteConfig, min_cell_count
+from abaton.study import LearningSection, Study
+from abaton.study_run.consented_learner import SubjectRows, select_rows
+from abaton.study_run.ingest import ONE_CLASS, SiteIngest
 from abaton.study_run.preparation_state import (
-    Entry,
-    Places,
-    Prepared,
-    Scale,
-    deal_fingerprint,
-    dealt_again,
-    entries,
+    CommonScale,
+    PreparationState,
+    RowAssignment,
+    RowIndices,
+    assign_rows,
+    restore_split,
+    split_digest,
 )
-from abaton.study_run.task_contract import Contract, small
+from abaton.study_run.task_contract import TaskContract, too_few_rows_text
 
-FEWEST = 2  # sites; with one there is nobody to learn with
-NOTHING_TOLD = "it has no combination of enough people to tell of"
-NOBODY_HIDES = "with what it tells, nobody could hide"
+MIN_SITES = 2
+NO_RELEASABLE_COMBINATION = "no combination of quasi-identifiers has enough subjects to be released"
+NO_COMMON_RECODING = "with its histogram no common k-anonymous recoding exists"
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
-    """A site that takes part.
+class PreparedSite:
+    """Site that takes part in a run.
 
     Attributes:
-        file: Its document.
-        people: How rows name people, and the Patient's id of each; never leaves the site.
-        rows: For training and validation.
-        test: Rows that nobody trains on.
-        groups: For each input by which results are told apart, the group of every test row.
-        floor: The smallest number of people that may be told.
-        digest: The fingerprint of its rows, under a key of the site.
-        lessened: Whether people have left since the run was begun.
+        file: Its configuration.
+        patient_ids: Patient id of each subject key of the rows; never leaves the site.
+        rows: Training and validation rows.
+        test: Test rows.
+        groups: For each grouping input of the evaluation, the group of every test row.
+        min_cell_count: Smallest count of subjects that may be released.
+        digest: Digest of its rows, keyed by a secret of the site.
+        has_withdrawals: Whether subjects withdrew since the start of the run.
     """
 
-    file: SiteFile
-    people: Mapping[str, str] = field(repr=False)
-    rows: Rows
-    test: Scaled
+    file: LoadedSiteConfig
+    patient_ids: Mapping[str, str] = field(repr=False)
+    rows: SubjectRows
+    test: ScaledTable
     groups: Mapping[str, tuple[str, ...]] = field(repr=False)
-    floor: int
+    min_cell_count: int
     digest: str
-    lessened: bool = False
+    has_withdrawals: bool = False
 
     @property
     def name(self) -> str:
-        """The site's id."""
-        return self.file.document.site.id
+        """The id of the prepared site."""
+        return self.file.config.site.id
 
     @property
-    def everybody(self) -> tuple[str, ...]:
-        """Whose rows there are, as rows name them."""
+    def all_subjects(self) -> tuple[str, ...]:
+        """Subject keys of all rows of the prepared site."""
         return (*self.rows.train.subjects, *self.rows.validation.subjects, *self.test.subjects)
 
 
 @dataclass(frozen=True, slots=True)
-class Members:
-    """The sites that take part in a study, and what they share.
+class PreparedSites:
+    """Sites that take part in a study, and the values that they share.
 
     Attributes:
-        each: In the order of their ids.
-        left_out: Why other sites do not take part.
-        columns, classes: The same at every site; no classes for values.
-        prepared: Ranges, scale and deals, for a run that is resumed.
-        anonymity: What was asked of the union of all tables and what was chosen, masked; none if nothing was asked.
-        told: What there is to tell of every site, masked.
+        sites: Sorted by id.
+        excluded_sites: Reasons by excluded site.
+        columns, classes: The same at every site; no classes for regression and survival.
+        preparation: Recoding, scaling and splits, for resuming the run.
+        anonymity: Anonymity settings and the common recoding, suppressed; None if the study requires no anonymity.
+        cohort_reports: Suppressed cohort report of every site.
     """
 
-    each: tuple[Member, ...]
-    left_out: Mapping[str, str]
-    columns: tuple[Column, ...]
+    sites: tuple[PreparedSite, ...]
+    excluded_sites: Mapping[str, str]
+    columns: tuple[FeatureColumn, ...]
     classes: tuple[str, ...]
-    prepared: Prepared
+    preparation: PreparationState
     anonymity: Mapping[str, Any] | None
-    told: Mapping[str, Mapping[str, Any]]
+    cohort_reports: Mapping[str, Mapping[str, Any]]
 
     @property
     def label(self) -> tuple[float, float]:
-        """Mean and deviation by which values were scaled; 0 and 1 for classes."""
-        return self.prepared.scale.label
+        """Mean and standard deviation of the label over all prepared sites; 0 and 1 for classes."""
+        return self.preparation.scale.label
 
 
 @dataclass(frozen=True, slots=True)
-class Dealt:
-    """A site's table with the places of its rows."""
+class SplitTable:
+    """Table of a site with the row indices of each split."""
 
-    reading: Reading
-    table: Table
-    floor: int
-    train: Places
-    validation: Places
-    test: Places
+    ingest: SiteIngest
+    table: FeatureTable
+    min_cell_count: int
+    train: RowIndices
+    validation: RowIndices
+    test: RowIndices
 
     @property
-    def seen(self) -> Table:
-        """Without the test."""
+    def without_test(self) -> FeatureTable:
+        """Training and validation rows of a site during preparation."""
         return self.table.without(frozenset(self.table.subjects[i] for i in self.test))
 
-    def entries(self) -> list[Entry]:
-        """The site's rows as they are kept while a run goes on."""
-        parts = {"train": self.train, "validation": self.validation, "test": self.test}
-        return entries(self.table, parts, self.reading.key, self.reading.tag)
+    def row_assignments(self) -> list[RowAssignment]:
+        """Return a prepared site's assignment of rows to splits, as stored while the run is unfinished."""
+        splits = {"train": self.train, "validation": self.validation, "test": self.test}
+        return assign_rows(self.table, splits, self.ingest.key, self.ingest.pseudonym_for_subject)
 
 
 @dataclass(frozen=True, slots=True)
-class Sums:
-    """What a site tells so that columns, and values to be learned, can be scaled together."""
+class SiteSums:
+    """Sums of a site for the common scaling of columns and values."""
 
-    columns: Statistics
-    label: Moments
+    columns: ColumnStatistics
+    label: ColumnMoments
 
 
-def federate(
+def prepare_sites(
     study: Study,
-    readings: Sequence[Reading],
+    ingests: Sequence[SiteIngest],
     seed: int,
-    kept: Prepared | None = None,
-    tell: Callable[[Dealt], Sums] | None = None,
-) -> Members:
-    """Make members of the sites that can take part.
+    stored: PreparationState | None = None,
+    release_sums: Callable[[SplitTable], SiteSums] | None = None,
+) -> PreparedSites:
+    """Prepare the sites on this machine that can take part: common recoding, split, common scaling.
 
     Args:
         study: The study.
-        readings: What the sites have.
-        seed: Decides who is dealt where.
-        kept: What the run was prepared with, if it is resumed.
-        tell: What a site tells for scaling; its sums as they are if not given.
+        ingests: The sites' ingested data.
+        seed: Seed of the split.
+        stored: The stored preparation, if the run is resumed.
+        release_sums: Returns the sums that a site releases for scaling; its unfiltered sums if not given.
 
     Raises:
-        Refused: Too few sites are left, anonymity cannot be had, or what a site has is not what the run was begun
-            with; nothing was trained.
+        RefusedError: Too few sites remain, anonymity cannot be reached, or the data of a site differ from the start of
+            the run; nothing was trained.
     """
     assert study.learning is not None
     learning = study.learning
-    told = {each.name: each.told for each in readings}
-    ready, anonymity, choice, combinations = _hide(sorted(readings, key=lambda each: each.name), kept)
-    if kept is None:
-        dealt, ready = _deal(study, ready, seed)
+    cohort_reports = {ingest.name: ingest.cohort_report for ingest in ingests}
+    anonymised, anonymity, recoding, histograms = _anonymise_union(
+        sorted(ingests, key=lambda ingest: ingest.name), stored
+    )
+    if stored is None:
+        split_tables, anonymised = _split_tables(study, anonymised, seed)
     else:
-        tables = [each.table for each in ready if each.table is not None]
-        dealt = [
-            _again(study, each, kept.deals[each.name], tables) for each in ready if each.name in kept.deals
+        tables = [ingest.table for ingest in anonymised if ingest.table is not None]
+        split_tables = [
+            _restore_split_table(study, ingest, stored.splits[ingest.name], tables)
+            for ingest in anonymised
+            if ingest.name in stored.splits
         ]
-    left_out = {each.name: each.problem for each in ready if each.problem}
-    check_enough([each.reading.name for each in dealt], left_out)
-    told_by = tell or (lambda each: sums(learning, each))
-    scale = scale_of(learning, [told_by(each) for each in dealt]) if kept is None else kept.scale
-    deals = {each.reading.name: each.entries() for each in dealt} if kept is None else kept.deals
-    members = tuple(member(study, each, scale, deals[each.reading.name]) for each in dealt)
-    first = dealt[0].table
-    prepared = Prepared(choice, combinations, scale, deals)
-    return Members(members, left_out, first.columns, first.classes, prepared, anonymity, told)
-
-
-def check_enough(names: Sequence[str], left_out: Mapping[str, str]) -> None:
-    """Refuse a federation of too few sites.
-
-    Raises:
-        Refused: With every site that is left out, and why.
-    """
-    if len(names) < FEWEST:
-        raise Refused(
-            f"{len(names)} of {len(names) + len(left_out)} sites can take part, {FEWEST} are needed",
-            where="; ".join(f"{name}: {why}" for name, why in left_out.items()),
-            remedy="mend the sites, or add others",
-        )
-
-
-def strictest(asked: Iterable[AnonymitySettings | None]) -> AnonymitySettings | None:
-    """What is asked of the union of all tables: the settings with the largest k; none if nobody asks."""
-    return max((each for each in asked if each is not None), key=lambda each: each.k, default=None)
-
-
-def told_of(
-    choice: Choice, asked: AnonymitySettings, floor: int, told: Mapping[str, Histogram]
-) -> dict[str, Any]:
-    """What there is to tell of how people hide, with small numbers masked, and on which levels each site could tell."""
-    few = 0 < choice.suppressed < floor
-    return {
-        "k": asked.k,
-        "columns": [quasi.column for quasi in asked.quasi_identifiers],
-        "levels": list(choice.node),
-        "records": choice.records,
-        "left_out": f"<{floor}" if few else str(choice.suppressed),
-        "loss": choice.loss,
-        "finest": {name: list(each.base) for name, each in told.items()},
-    }
-
-
-def deal(study: Study, reading: Reading, table: Table, seed: int) -> Dealt:
-    """Deal a site's subjects: rows to train on, to validate with, and to test with.
-
-    Raises:
-        Refused: The site is too small for that.
-    """
-    assert study.learning is not None
-    learning, floor = study.learning, smallest_count(reading.file.document, study)
-    if table.classes and len(np.unique(table.y)) < 2:
-        raise Refused(ONE_CLASS)
-    rng = np.random.default_rng([seed, zlib.crc32(reading.name.encode())])
-    labels = table.y if table.classes else np.zeros(len(table), np.int64)
-    if table.timed:
-        labels = table.y[:, 1].astype(np.int64)
-    places = np.arange(len(table), dtype=np.int64)
-    rest, test = stratified(labels, places, rng=rng, share=learning.evaluation.test, learner=reading.name)
-    train, held = stratified(labels, rest, rng=rng, share=learning.validation, learner=reading.name)
-    if len(train) < floor:
-        raise Refused(f"fewer than {floor} subjects are left to train on")
-    terms = reading.file.document.policy
-    if len(train) < terms.fewest_rows and not Contract(study).small_sites:
-        raise Refused(small(terms))
-    return Dealt(reading, table, floor, train, held, test)
-
-
-def sums(learning: Learning, dealt: Dealt) -> Sums:
-    """What a site tells for scaling; of classes and times nothing has to be told.
-
-    Raises:
-        Refused: So few subjects are left that nothing may be told of them.
-    """
-    y = dealt.seen.y
-    label = Moments() if learning.task != "value" else Moments(len(y), float(y.sum()), float(np.dot(y, y)))
-    return Sums(statistics(dealt.seen), label)
-
-
-def scale_of(learning: Learning, told: Sequence[Sums]) -> Scale:
-    """What all scale by; classes and times are not scaled by what sites tell."""
-    shared = pooled(each.columns for each in told)
-    if learning.task != "value":
-        return Scale(shared, (0.0, 1.0))
-    both = pooled(Statistics({"label": each.label}) for each in told).of["label"]
-    return Scale(shared, (both.mean, both.deviation))
-
-
-def member(study: Study, each: Dealt, scale: Scale, deal: Sequence[Entry]) -> Member:
-    """A site that takes part, with its rows scaled, and what its rows were when the run was begun."""
-    assert study.learning is not None
-    assert study.features is not None
-    learning, days = study.learning, study.features.label.days
-    made, label = scaled(each.table, scale.columns), scale.label
-    if learning.task == "time" and days:
-        made = replace(made, y=(each.table.y / (days, 1)).astype(np.float32))  # shares of the follow-up
-    if learning.task == "value":
-        made = replace(made, y=((each.table.y - label[0]) / label[1]).astype(np.float32))
-    told = {g.input: groups(each.table, g.input, g.bands) for g in learning.evaluation.groups}
-    return Member(
-        each.reading.file,
-        {subject: each.reading.people[subject] for subject in each.table.subjects},  # nobody without a row
-        Rows(some(made, each.train), some(made, each.validation)),
-        some(made, each.test),
-        {name: tuple(of[i] for i in each.test) for name, of in told.items()},
-        each.floor,
-        deal_fingerprint(deal, [column.name for column in each.table.columns], each.reading.key),
-        lessened=len(each.table) < len(deal),
+    excluded = {ingest.name: ingest.problem for ingest in anonymised if ingest.problem}
+    check_min_sites([split.ingest.name for split in split_tables], excluded)
+    if stored is None:
+        sums_of = release_sums or (lambda split: sum_columns(learning, split))
+        scale = common_scale(learning, [sums_of(split) for split in split_tables])
+        splits: Mapping[str, Sequence[RowAssignment]] = {
+            split.ingest.name: split.row_assignments() for split in split_tables
+        }
+    else:
+        scale, splits = stored.scale, stored.splits
+    sites = tuple(scale_site(study, split, scale, splits[split.ingest.name]) for split in split_tables)
+    first = split_tables[0].table
+    preparation = PreparationState(recoding, histograms, scale, splits)
+    return PreparedSites(
+        sites, excluded, first.columns, first.classes, preparation, anonymity, cohort_reports
     )
 
 
-def chosen(
-    told: Mapping[str, Histogram], k: Mapping[str, int], asked: AnonymitySettings
-) -> tuple[Choice, AnonymitySettings, str]:
-    """The ranges in which everybody hides, by the strictest k, and who is left out if there are none with them.
-
-    Args:
-        told: What each site tells.
-        k: What each site asks for.
-        asked: What the study asks for.
+def check_min_sites(names: Sequence[str], excluded: Mapping[str, str]) -> None:
+    """Refuse the preparation of a federation with too few sites.
 
     Raises:
-        AbatonError: Nobody could hide, whichever site is left out.
+        RefusedError: With every excluded site and its reason.
+    """
+    if len(names) < MIN_SITES:
+        raise RefusedError(
+            f"{len(names)} of {len(names) + len(excluded)} sites can take part, {MIN_SITES} are needed",
+            where="; ".join(f"{name}: {reason}" for name, reason in excluded.items()),
+            remedy="correct the sites, or add others",
+        )
+
+
+def strictest_settings(candidates: Iterable[AnonymitySettings | None]) -> AnonymitySettings | None:
+    """Return the prepared sites' anonymity settings with the largest k; None if no site has any."""
+    settings = (candidate for candidate in candidates if candidate is not None)
+    return max(settings, key=lambda candidate: candidate.k, default=None)
+
+
+def anonymity_summary(
+    recoding: RecodingChoice,
+    settings: AnonymitySettings,
+    min_cell_count: int,
+    histograms: Mapping[str, CombinationHistogram],
+) -> dict[str, Any]:
+    """Return a summary of the prepared common recoding, suppressed, and the finest levels of each site."""
+    is_small = 0 < recoding.suppressed < min_cell_count
+    return {
+        "k": settings.k,
+        "columns": [quasi.column for quasi in settings.quasi_identifiers],
+        "levels": list(recoding.node),
+        "records": recoding.records,
+        "suppressed": f"<{min_cell_count}" if is_small else str(recoding.suppressed),
+        "loss": recoding.loss,
+        "finest": {name: list(histogram.base) for name, histogram in histograms.items()},
+    }
+
+
+def split_table(study: Study, ingest: SiteIngest, table: FeatureTable, seed: int) -> SplitTable:
+    """Prepare a site's splits: assign subjects to training, validation and test rows.
+
+    Raises:
+        RefusedError: The site is too small for that.
+    """
+    assert study.learning is not None
+    learning, cell_count = study.learning, min_cell_count(ingest.file.config, study)
+    if table.classes and len(np.unique(table.y)) < 2:
+        raise RefusedError(ONE_CLASS)
+    rng = np.random.default_rng([seed, zlib.crc32(ingest.name.encode())])  # frozen: part of the bytes
+    labels = table.y if table.classes else np.zeros(len(table), np.int64)
+    if table.is_survival:
+        labels = table.y[:, 1].astype(np.int64)
+    indices = np.arange(len(table), dtype=np.int64)
+    remaining, test = stratified_split(
+        labels, indices, rng=rng, fraction=learning.evaluation.test_fraction, learner=ingest.name
+    )
+    train, validation = stratified_split(
+        labels, remaining, rng=rng, fraction=learning.validation_fraction, learner=ingest.name
+    )
+    if len(train) < cell_count:
+        raise RefusedError(f"fewer than {cell_count} subjects remain to train on")
+    policy = ingest.file.config.policy
+    if len(train) < policy.min_rows and not TaskContract(study).may_admit_small_sites:
+        raise RefusedError(too_few_rows_text(policy))
+    return SplitTable(ingest, table, cell_count, train, validation, test)
+
+
+def sum_columns(learning: LearningSection, split: SplitTable) -> SiteSums:
+    """Return a site's sums for the preparation of the common scaling; labels are only summed for regression.
+
+    Raises:
+        RefusedError: Too few subjects remain.
+    """
+    y = split.without_test.y
+    label = (
+        ColumnMoments()
+        if learning.task != "regression"
+        else ColumnMoments(len(y), float(y.sum()), float(np.dot(y, y)))
+    )
+    return SiteSums(column_statistics(split.without_test), label)
+
+
+def common_scale(learning: LearningSection, sums: Sequence[SiteSums]) -> CommonScale:
+    """Prepare the common scaling from the sums of all sites; labels are only scaled for regression."""
+    columns = pool_statistics(site.columns for site in sums)
+    if learning.task != "regression":
+        return CommonScale(columns, (0.0, 1.0))
+    label = pool_statistics(ColumnStatistics({"label": site.label}) for site in sums).columns["label"]
+    return CommonScale(columns, (label.mean, label.std))
+
+
+def scale_site(
+    study: Study, split: SplitTable, scale: CommonScale, assignments: Sequence[RowAssignment]
+) -> PreparedSite:
+    """Return a prepared site with scaled rows; its digest is that of the rows at the start of the run."""
+    assert study.learning is not None
+    assert study.features is not None
+    learning, days = study.learning, study.features.label.window_days
+    table, label = scale_table(split.table, scale.columns), scale.label
+    if learning.task == "survival" and days:
+        table = replace(table, y=(split.table.y / (days, 1)).astype(np.float32))  # fractions of the follow-up
+    if learning.task == "regression":
+        table = replace(table, y=((split.table.y - label[0]) / label[1]).astype(np.float32))
+    groups = {
+        group.input: row_groups(split.table, group.input, group.bands) for group in learning.evaluation.groups
+    }
+    return PreparedSite(
+        split.ingest.file,
+        {subject: split.ingest.patient_ids[subject] for subject in split.table.subjects},
+        SubjectRows(select_rows(table, split.train), select_rows(table, split.validation)),
+        select_rows(table, split.test),
+        {name: tuple(labels[i] for i in split.test) for name, labels in groups.items()},
+        split.min_cell_count,
+        split_digest(assignments, [column.name for column in split.table.columns], split.ingest.key),
+        has_withdrawals=len(split.table) < len(assignments),
+    )
+
+
+def choose_common_recoding(
+    histograms: Mapping[str, CombinationHistogram], k: Mapping[str, int], settings: AnonymitySettings
+) -> tuple[RecodingChoice, AnonymitySettings, str]:
+    """Prepare the common recoding for the strictest k; return its settings and a site excluded for it too.
+
+    Args:
+        histograms: Histogram of each site.
+        k: k of each site.
+        settings: The study's anonymity settings.
+
+    Raises:
+        AbatonError: No recoding exists, whichever site is excluded.
     """
 
-    def of(names: Iterable[str]) -> tuple[Choice, AnonymitySettings]:
-        settings = replace(asked, k=max(k[name] for name in names))
-        return choose([told[name] for name in sorted(names)], settings), settings
+    def recode(names: Iterable[str]) -> tuple[RecodingChoice, AnonymitySettings]:
+        strictest = replace(settings, k=max(k[name] for name in names))
+        return choose_recoding([histograms[name] for name in sorted(names)], strictest), strictest
 
     try:
-        return *of(told), ""
+        return *recode(histograms), ""
     except AbatonError:
-        for name in sorted(told, key=lambda each: (-k[each], each)):
-            others = [each for each in told if each != name]
-            if len(others) >= FEWEST:
+        for excluded in sorted(histograms, key=lambda name: (-k[name], name)):
+            others = [name for name in histograms if name != excluded]
+            if len(others) >= MIN_SITES:
                 with suppress(AbatonError):
-                    return *of(others), name
+                    return *recode(others), excluded
         raise
 
 
-def _hide(
-    readings: Sequence[Reading], kept: Prepared | None
-) -> tuple[list[Reading], Mapping[str, Any] | None, Choice | None, Mapping[str, Histogram]]:
-    """Enforce anonymity over the union of the tables, by the strictest k of all sites, or by ranges that are kept.
+def _anonymise_union(
+    ingests: Sequence[SiteIngest], stored: PreparationState | None
+) -> tuple[
+    list[SiteIngest], Mapping[str, Any] | None, RecodingChoice | None, Mapping[str, CombinationHistogram]
+]:
+    """Prepare anonymity over the union of the tables, by the strictest k of all sites, or a stored recoding.
 
-    On one machine nothing of this is told to anybody, so each run counts anew what it begins with.
+    On one machine the histograms are not released, so each run computes them again.
     """
-    asked = strictest(each.anonymity for each in readings if each.table is not None)
-    tables = {each.name: each.table for each in readings if each.table is not None}
-    if asked is None:
-        return list(readings), None, None, {}
+    tables = {ingest.name: ingest.table for ingest in ingests if ingest.table is not None}
+    settings = strictest_settings(ingest.anonymity for ingest in ingests if ingest.table is not None)
+    if settings is None:
+        return list(ingests), None, None, {}
     problems: dict[str, str] = {}
-    if kept is not None and kept.choice is not None:
-        choice, told = kept.choice, dict(kept.told)
+    if stored is not None and stored.recoding is not None:
+        recoding, histograms = stored.recoding, dict(stored.histograms)
     else:
-        told = {name: histogram(table, asked) for name, table in tables.items()}
-        problems = dict.fromkeys((name for name, each in told.items() if not each.cells), NOTHING_TOLD)
-        told = {name: each for name, each in told.items() if each.cells}
-        check_enough(list(told), {each.name: each.problem for each in readings if each.problem} | problems)
-        strict = {each.name: each.anonymity.k for each in readings if each.anonymity is not None}
-        choice, asked, left = chosen(told, strict, asked)
-        if left:
-            problems[left] = NOBODY_HIDES
-            del told[left]
-    shown = {name: hidden(table, told[name], choice, asked) for name, table in tables.items() if name in told}
-    made = [
-        each.without(problems[each.name])
-        if each.name in problems
-        else replace(each, table=shown.get(each.name))
-        for each in readings
-    ]
-    return made, told_of(choice, asked, min(table.floor for table in tables.values()), told), choice, told
-
-
-def _again(study: Study, reading: Reading, deal: Sequence[Entry], tables: Sequence[Table]) -> Dealt:
-    """A site's rows where they were dealt when the run was begun, without those of who has left since.
-
-    Of a site that so many have left that nothing may be told of it there are no rows, and the others go on.
-    """
-    floor = smallest_count(reading.file.document, study)
-    if reading.table is not None:
-        parts = dealt_again(deal, reading.table, reading.key, reading.tag, reading.has_left, reading.name)
-        return Dealt(reading, reading.table, floor, **parts)
-    left = set(map(reading.tagged, reading.refused)) - {""}
-    if not tables or sum(entry.tag not in left for entry in deal) >= floor:
-        raise Refused(
-            f"what {reading.name} has for the study is not what the run was started with",
-            where=reading.problem,
-            remedy="mend the site, or start a new run",
+        histograms = {name: combination_histogram(table, settings) for name, table in tables.items()}
+        problems = dict.fromkeys(
+            (name for name, histogram in histograms.items() if not histogram.cells), NO_RELEASABLE_COMBINATION
         )
-    nobody = tables[0].without(frozenset(tables[0].subjects))
+        histograms = {name: histogram for name, histogram in histograms.items() if histogram.cells}
+        excluded = {ingest.name: ingest.problem for ingest in ingests if ingest.problem}
+        check_min_sites(list(histograms), excluded | problems)
+        k = {ingest.name: ingest.anonymity.k for ingest in ingests if ingest.anonymity is not None}
+        recoding, settings, without_recoding = choose_common_recoding(histograms, k, settings)
+        if without_recoding:
+            problems[without_recoding] = NO_COMMON_RECODING
+            del histograms[without_recoding]
+    recoded = {
+        name: anonymise_table(table, histograms[name], recoding, settings)
+        for name, table in tables.items()
+        if name in histograms
+    }
+    anonymised = [
+        ingest.as_excluded(problems[ingest.name])
+        if ingest.name in problems
+        else replace(ingest, table=recoded.get(ingest.name))
+        for ingest in ingests
+    ]
+    smallest = min(table.min_cell_count for table in tables.values())
+    return anonymised, anonymity_summary(recoding, settings, smallest, histograms), recoding, histograms
+
+
+def _restore_split_table(
+    study: Study, ingest: SiteIngest, assignments: Sequence[RowAssignment], tables: Sequence[FeatureTable]
+) -> SplitTable:
+    """Prepare a site again with its splits at the start of the run, without withdrawn subjects.
+
+    A site with too few remaining subjects has no rows, and the other sites continue.
+    """
+    cell_count = min_cell_count(ingest.file.config, study)
+    if ingest.table is not None:
+        splits = restore_split(
+            assignments,
+            ingest.table,
+            ingest.key,
+            ingest.pseudonym_for_subject,
+            ingest.is_removed,
+            ingest.name,
+        )
+        return SplitTable(ingest, ingest.table, cell_count, **splits)
+    withdrawn = set(map(ingest.pseudonym_for_patient, ingest.patients_without_consent)) - {""}
+    remaining = sum(assignment.subject_pseudonym not in withdrawn for assignment in assignments)
+    if not tables or remaining >= cell_count:
+        raise RefusedError(
+            f"the data of {ingest.name} differ from the start of the run",
+            where=ingest.problem,
+            remedy="correct the site, or start a new run",
+        )
+    empty = tables[0].without(frozenset(tables[0].subjects))
     none = np.arange(0, dtype=np.int64)
-    return Dealt(reading, nobody, floor, none, none, none)
+    return SplitTable(ingest, empty, cell_count, none, none, none)
 
 
-def _deal(study: Study, readings: Sequence[Reading], seed: int) -> tuple[list[Dealt], list[Reading]]:
-    """Deal every site's subjects; a site that is too small for that is left out."""
-    dealt, seen = [], []
-    for each in readings:
-        if each.table is None:
-            seen.append(each)
+def _split_tables(
+    study: Study, ingests: Sequence[SiteIngest], seed: int
+) -> tuple[list[SplitTable], list[SiteIngest]]:
+    """Prepare the splits of every site's subjects; a site that is too small is excluded."""
+    split_tables, checked = [], []
+    for ingest in ingests:
+        if ingest.table is None:
+            checked.append(ingest)
             continue
         try:
-            dealt.append(deal(study, each, each.table, seed))
-            seen.append(each)
+            split_tables.append(split_table(study, ingest, ingest.table, seed))
+            checked.append(ingest)
         except AbatonError as error:
-            seen.append(each.without(error.what))
-    return dealt, seen
+            checked.append(ingest.as_excluded(error.what))
+    return split_tables, checked

@@ -1,9 +1,9 @@
-"""What a run of a study was prepared with, kept while it goes on: ranges, scale, and who was dealt where.
+"""Stored preparation of an unfinished study run: recoding, scaling, and the split of each row.
 
-A run that was cut off is resumed with the same ranges, the same scale and the same deal, also if somebody has
-withdrawn since: their rows are missing then, and everybody else's are where they were. People are named by the tag that
-the site's registry knows them by, rows by a digest under a key of the site; nothing here holds a value of a record. The
-file is removed when the run has ended.
+An interrupted run is resumed with the same recoding, scaling and split, also after withdrawals: the rows of withdrawn
+subjects are missing, and all others stay in their split. Rows are identified by registry pseudonym and keyed digest, so
+a resumed run can distinguish withdrawn subjects from changed records; the file contains no record values. It is removed
+when the run ends.
 """
 
 from __future__ import annotations
@@ -18,158 +18,180 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from abaton.anonymity.federated_recoding import Choice, Histogram
-from abaton.atomic_files import replacing, writing
-from abaton.errors import Refused, StoreError
-from abaton.features import Moments, Statistics, Table
+from abaton.anonymity.federated_recoding import CombinationHistogram, RecodingChoice
+from abaton.atomic_files import atomic_write, map_os_errors
+from abaton.errors import RefusedError, StoreError
+from abaton.features import ColumnMoments, ColumnStatistics, FeatureTable
 
-PARTS = ("train", "validation", "test")
+SPLITS = ("train", "validation", "test")
 
-Places = NDArray[np.int64]
-Tagger = Callable[[str], str]
-"""The tag of a person, given how rows name them."""
+RowIndices = NDArray[np.int64]
+PseudonymFunction = Callable[[str], str]
+"""Returns the registry pseudonym of a subject key."""
 
 
-class Entry(NamedTuple):
-    """One row of a site: whose, in which part, and its digest."""
+class RowAssignment(NamedTuple):
+    """Subject, split and digest of one row of a site."""
 
-    tag: str
-    part: str
+    subject_pseudonym: str
+    split: str
     digest: str
 
 
 @dataclass(frozen=True, slots=True)
-class Scale:
-    """What all sites scale by: the statistics of all, and mean and deviation of the values to be learned."""
+class CommonScale:
+    """Common scaling: statistics over all sites, and mean and standard deviation of the values to predict."""
 
-    columns: Statistics
+    columns: ColumnStatistics
     label: tuple[float, float]
 
-    def row(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
-        named = {name: [m.count, m.total, m.squares] for name, m in self.columns.of.items()}
-        return {"columns": named, "label": list(self.label)}
+    def to_row(self) -> dict[str, Any]:
+        """Return the common scaling as JSON values of the stored preparation."""
+        columns = {name: [m.count, m.sum, m.squared_sum] for name, m in self.columns.columns.items()}
+        return {"columns": columns, "label": list(self.label)}
 
     @classmethod
-    def from_row(cls, row: Mapping[str, Any]) -> Scale:
-        """Read what :meth:`row` wrote."""
-        mean, deviation = row["label"]
+    def from_row(cls, row: Mapping[str, Any]) -> CommonScale:
+        """Return the common scaling from the JSON values of the stored preparation."""
+        mean, std = row["label"]
         return cls(
-            Statistics({name: Moments(*each) for name, each in row["columns"].items()}), (mean, deviation)
+            ColumnStatistics({name: ColumnMoments(*moments) for name, moments in row["columns"].items()}),
+            (mean, std),
         )
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
-    """What a run was prepared with.
+class PreparationState:
+    """Preparation of a run.
 
     Attributes:
-        choice: The ranges that were chosen for all sites, if anonymity was asked for.
-        told: What each site told for that.
-        scale: What all sites scale by.
-        deals: The rows of every site that takes part, in their order.
+        recoding: The common recoding, if the study requires anonymity.
+        histograms: The histograms of the sites that it was chosen from.
+        scale: The common scaling.
+        splits: Row assignments of every site that takes part, in row order.
     """
 
-    choice: Choice | None
-    told: Mapping[str, Histogram]
-    scale: Scale
-    deals: Mapping[str, Sequence[Entry]]
+    recoding: RecodingChoice | None
+    histograms: Mapping[str, CombinationHistogram]
+    scale: CommonScale
+    splits: Mapping[str, Sequence[RowAssignment]]
 
     def write(self, path: Path) -> None:
-        """Keep it, readable by this account alone."""
+        """Write the preparation state of an unfinished run, readable by this account only."""
         row = {
-            "choice": self.choice and self.choice.row(),
-            "told": {name: each.row() for name, each in self.told.items()},
-            "scale": self.scale.row(),
-            "deals": {name: [list(entry) for entry in deal] for name, deal in self.deals.items()},
+            "recoding": self.recoding and self.recoding.row(),
+            "histograms": {name: histogram.row() for name, histogram in self.histograms.items()},
+            "scale": self.scale.to_row(),
+            "splits": {
+                name: [list(assignment) for assignment in assignments]
+                for name, assignments in self.splits.items()
+            },
         }
-        with writing(path.parent):
+        with map_os_errors(path.parent):
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            with replacing(path, mode=0o600) as begun:
-                begun.write_text(json.dumps(row))
+            with atomic_write(path, mode=0o600) as temporary_path:
+                temporary_path.write_text(json.dumps(row))
 
     @classmethod
-    def read(cls, path: Path) -> Prepared | None:
-        """What was kept, if anything was.
+    def read(cls, path: Path) -> PreparationState | None:
+        """Return the preparation state of an unfinished run, or None if there is no file.
 
         Raises:
-            StoreError: It cannot be read any more.
+            StoreError: The file is not readable.
         """
         if not path.exists():
             return None
         try:
             row = json.loads(path.read_text())
-            deals = {name: [Entry(*each) for each in deal] for name, deal in row["deals"].items()}
-            choice = None if row["choice"] is None else Choice.from_row(row["choice"])
-            told = {name: Histogram.from_row(each) for name, each in row["told"].items()}
-            return cls(choice, told, Scale.from_row(row["scale"]), deals)
+            splits = {
+                name: [RowAssignment(*assignment) for assignment in assignments]
+                for name, assignments in row["splits"].items()
+            }
+            recoding = None if row["recoding"] is None else RecodingChoice.from_row(row["recoding"])
+            histograms = {
+                name: CombinationHistogram.from_row(histogram)
+                for name, histogram in row["histograms"].items()
+            }
+            return cls(recoding, histograms, CommonScale.from_row(row["scale"]), splits)
         except (ValueError, KeyError, TypeError) as error:
             raise StoreError(
-                "what the run was prepared with cannot be read",
+                "the stored preparation of the run is not readable",
                 where=str(path),
                 remedy="restore the file from a backup, or start a new run",
             ) from error
 
 
-def row_digests(table: Table, key: bytes) -> list[str]:
-    """A digest of each row under a key: equal rows have equal digests, and nobody without the key can try values."""
-    keyed = hashlib.blake2b(key).digest()
-    whole = np.ascontiguousarray(table.x), np.ascontiguousarray(table.y)
+def row_digests(table: FeatureTable, key: bytes) -> list[str]:
+    """Return keyed digests of rows for the preparation state; values cannot be guessed without the key."""
+    derived_key = hashlib.blake2b(key).digest()
+    arrays = np.ascontiguousarray(table.x), np.ascontiguousarray(table.y)
     return [
-        hashlib.blake2b(x.tobytes() + y.tobytes(), key=keyed, digest_size=16).hexdigest()
-        for x, y in zip(*whole, strict=True)
+        hashlib.blake2b(x.tobytes() + y.tobytes(), key=derived_key, digest_size=16).hexdigest()
+        for x, y in zip(*arrays, strict=True)
     ]
 
 
-def entries(table: Table, parts: Mapping[str, Places], key: bytes, tag: Tagger) -> list[Entry]:
-    """The rows of a table that was dealt."""
-    named = np.empty(len(table), object)
-    for part, places in parts.items():
-        named[places] = part
+def assign_rows(
+    table: FeatureTable, splits: Mapping[str, RowIndices], key: bytes, pseudonym_for: PseudonymFunction
+) -> list[RowAssignment]:
+    """Return the row assignments of a split table as the preparation state stores them."""
+    split_names = np.empty(len(table), object)
+    for split, indices in splits.items():
+        split_names[indices] = split
     digests = row_digests(table, key)
     return [
-        Entry(tag(subject), part, digest)
-        for subject, part, digest in zip(table.subjects, named, digests, strict=True)
+        RowAssignment(pseudonym_for(subject), split, digest)
+        for subject, split, digest in zip(table.subjects, split_names, digests, strict=True)
     ]
 
 
-def deal_fingerprint(deal: Sequence[Entry], columns: Sequence[str], key: bytes) -> str:
-    """A digest of what a site has for a run, under a key; who is tagged how does not matter."""
-    made = hashlib.blake2b(key=hashlib.blake2b(key).digest(), digest_size=32)
-    made.update(json.dumps([list(columns), [[entry.part, entry.digest] for entry in deal]]).encode())
-    return made.hexdigest()
+def split_digest(assignments: Sequence[RowAssignment], columns: Sequence[str], key: bytes) -> str:
+    """Return a keyed digest of the preparation state of a site, rows and splits, without pseudonyms."""
+    digest = hashlib.blake2b(key=hashlib.blake2b(key).digest(), digest_size=32)
+    rows = [[assignment.split, assignment.digest] for assignment in assignments]  # frozen: part of the bytes
+    digest.update(json.dumps([list(columns), rows]).encode())
+    return digest.hexdigest()
 
 
-def dealt_again(
-    deal: Sequence[Entry], table: Table, key: bytes, tag: Tagger, left: Callable[[str], bool], site: str
-) -> dict[str, Places]:
-    """Where each row of a table was dealt when the run was begun.
+def restore_split(
+    assignments: Sequence[RowAssignment],
+    table: FeatureTable,
+    key: bytes,
+    pseudonym_for: PseudonymFunction,
+    is_removed: Callable[[str], bool],
+    site: str,
+) -> dict[str, RowIndices]:
+    """Restore the row indices of each split of a table from the preparation state of an interrupted run.
 
     Args:
-        deal: The rows then.
+        assignments: The rows at the start.
         table: The rows now.
-        key: The site's, for digests.
-        tag: Names people.
-        left: Whether somebody has left since, by their tag.
+        key: The site's key for digests.
+        pseudonym_for: Returns the registry pseudonym of a subject key.
+        is_removed: Returns whether the subject of a pseudonym was removed since.
         site: The site's name, for the error.
 
     Raises:
-        Refused: A row is new, is not what it was, or is missing though nobody has left.
+        RefusedError: A row is new, changed, or missing without a removal.
     """
     digests = row_digests(table, key)
-    tags = [tag(subject) for subject in table.subjects]
-    nameless = not all(tags) or not all(entry.tag for entry in deal)
-    known = {str(i): entry for i, entry in enumerate(deal)} if nameless else {e.tag: e for e in deal}
-    here = [str(i) for i in range(len(tags))] if nameless else tags
-    same = all(
-        name in known and known[name].digest == digest for name, digest in zip(here, digests, strict=True)
+    pseudonyms = [pseudonym_for(subject) for subject in table.subjects]
+    has_pseudonyms = all(pseudonyms) and all(assignment.subject_pseudonym for assignment in assignments)
+    if has_pseudonyms:
+        stored = {assignment.subject_pseudonym: assignment for assignment in assignments}
+        names = pseudonyms
+    else:
+        stored = {str(i): assignment for i, assignment in enumerate(assignments)}
+        names = [str(i) for i in range(len(pseudonyms))]
+    is_unchanged = all(
+        name in stored and stored[name].digest == digest for name, digest in zip(names, digests, strict=True)
     )
-    gone = known.keys() - set(here)
-    if not same or any(nameless or not left(name) for name in gone):
-        raise Refused(
-            f"what {site} has for the study is not what the run was started with",
-            where="its records have changed since",
+    missing = stored.keys() - set(names)
+    if not is_unchanged or any(not has_pseudonyms or not is_removed(name) for name in missing):
+        raise RefusedError(
+            f"the data of {site} differ from the start of the run",
+            where="its records changed",
             remedy="start a new run",
         )
-    parts = np.array([known[name].part for name in here], object)
-    return {part: np.flatnonzero(parts == part).astype(np.int64) for part in PARTS}
+    split_names = np.array([stored[name].split for name in names], object)
+    return {split: np.flatnonzero(split_names == split).astype(np.int64) for split in SPLITS}

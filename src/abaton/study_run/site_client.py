@@ -1,10 +1,11 @@
-"""The centre's questions to the sites of a study, before training and after it; sites that cannot answer are left out.
+"""Requests of the centre to the sites of a study, before and after training.
 
-The same steps as on one machine (`federation.members`), with sites that only tell sums, masked counts and digests:
-read everything, enforce anonymity over the union, deal subjects, scale columns together; in the end, judge.
+The steps are those of a run on one machine (`abaton.study_run.preparation`), with sites that only release sums,
+suppressed counts and digests: ingest, anonymity over the union, split, common scaling; in the end, evaluation. A site
+that cannot reply is excluded.
 
-Each site is asked by one message to its node. A message that gets lost is sent again when the node is back; a site that
-is away for too long, or whose processes keep ending, has not answered.
+Each site receives one message through its node. A lost message is sent again when the node is back; a site that is
+absent too long, or whose processes keep ending, has not replied.
 """
 
 from __future__ import annotations
@@ -17,462 +18,491 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from abaton.anonymity import AnonymitySettings
-from abaton.anonymity.federated_recoding import Choice, Histogram, merge
-from abaton.engines.base import DIED, LATE, UNREADABLE_ANSWER
-from abaton.engines.flower.flower_engine import MOST_EVALUATIONS
-from abaton.engines.flower.flower_messages import NODE_GONE, Lost, Parcel, Post, Shelf
-from abaton.engines.task_queue import MOST_DEATHS
+from abaton.anonymity.federated_recoding import CombinationHistogram, RecodingChoice, merge
+from abaton.engines.base import INVALID_REPLY, PROCESS_EXITED, TIMEOUT
+from abaton.engines.flower.flower_engine import MAX_EVALUATIONS
+from abaton.engines.flower.flower_messages import (
+    NODE_GONE,
+    Message,
+    MessageLost,
+    MessageTransport,
+    SentModelCache,
+)
+from abaton.engines.task_queue import MAX_DEATHS
 from abaton.errors import AbatonError
-from abaton.features import columns
-from abaton.kernels import Vector
+from abaton.features import feature_columns
+from abaton.layout import Vector
 from abaton.study import Study
-from abaton.study_run.evaluation import Told
-from abaton.study_run.interpretability import SiteExplained
-from abaton.study_run.local_benefit import SiteGain
+from abaton.study_run.evaluation import SiteCounts
+from abaton.study_run.ingest import ProgressCallback
+from abaton.study_run.interpretability import SiteInterpretability
+from abaton.study_run.local_benefit import SiteBenefit
 from abaton.study_run.messages import (
-    body_of,
-    cohort_told,
-    explained_from,
-    gain_from,
-    histogram_told,
-    sums_from,
-    text,
-    told_from,
-    unreadable,
-    whole,
-    worded,
+    benefit_from_row,
+    counts_from_row,
+    interpretability_from_row,
+    invalid_reply_error,
+    make_message,
+    message_body,
+    parse_cohort_report,
+    parse_count,
+    parse_histogram,
+    parse_text,
+    sums_from_row,
 )
 from abaton.study_run.preparation import (
-    FEWEST,
-    NOBODY_HIDES,
-    NOTHING_TOLD,
-    Sums,
-    check_enough,
-    chosen,
-    scale_of,
-    told_of,
+    MIN_SITES,
+    NO_COMMON_RECODING,
+    NO_RELEASABLE_COMBINATION,
+    SiteSums,
+    anonymity_summary,
+    check_min_sites,
+    choose_common_recoding,
+    common_scale,
 )
-from abaton.study_run.preparation_state import Scale
-from abaton.study_run.response_checks import check_explained, check_gain, check_told
+from abaton.study_run.preparation_state import CommonScale
+from abaton.study_run.response_checks import check_benefit, check_counts, check_interpretability
 from abaton.study_run.site_releases import check_scale
 
-Step = Callable[[str], None]
-
-LARGEST_FLOOR = 100
-"""Results are told by the largest smallest count of all sites: one that asks for more would silence everybody."""
+MAX_MIN_CELL_COUNT = 100
+"""Results use the largest min_cell_count of all sites: one with a larger value would suppress the results of all."""
 
 
 @dataclass(frozen=True, slots=True)
-class Ready:
-    """What the sites of a run told before it began.
+class PreparationResult:
+    """Preparation of a run by the replies of its sites.
 
     Attributes:
-        tables, cohorts, floors: Of every site that takes part: fingerprints, and the smallest count it tells.
-        left_out: Why others do not take part.
-        told: What there is to tell of every site, masked.
-        anonymity: What was asked of the union and what was chosen; none if nothing was asked.
-        scale: What all sites scale by.
-        choice: The ranges that were chosen for all sites, if anonymity was asked for.
+        tables, cohorts, min_cell_counts: Digests and min_cell_count of every site that takes part.
+        excluded_sites: Reasons by excluded site.
+        cohort_reports: Suppressed cohort report of every site.
+        anonymity: Anonymity settings and the common recoding; None if the study requires no anonymity.
+        scale: The common scaling.
+        recoding: The common recoding, if the study requires anonymity.
     """
 
     tables: Mapping[str, str]
     cohorts: Mapping[str, str]
-    floors: Mapping[str, int]
-    left_out: Mapping[str, str]
-    told: Mapping[str, Mapping[str, Any]]
+    min_cell_counts: Mapping[str, int]
+    excluded_sites: Mapping[str, str]
+    cohort_reports: Mapping[str, Mapping[str, Any]]
     anonymity: Mapping[str, Any] | None
-    scale: Scale
-    choice: Choice | None
+    scale: CommonScale
+    recoding: RecodingChoice | None
 
 
 @dataclass(slots=True)
-class Preparation:
-    """Asks the sites of a study, step by step, and leaves out those that cannot take part.
+class RemotePreparation:
+    """Preparation of the sites of a study by requests; sites that cannot take part are excluded.
 
     Args:
         study: The study.
-        survey: Asks and waits.
+        requests: Sends requests and waits for replies.
         run: The run's name.
-        seed: Decides who is dealt where.
-        step: Told of progress, in words without content.
+        seed: Seed of the split.
+        on_progress: Receives progress texts without record content.
     """
 
     study: Study
-    survey: Survey
+    requests: SiteRequests
     run: str
     seed: int
-    step: Step
-    left_out: dict[str, str] = field(default_factory=dict)
+    on_progress: ProgressCallback
+    excluded_sites: dict[str, str] = field(default_factory=dict)
 
-    def __call__(self, names: Sequence[str]) -> Ready:
-        """Make members of the sites that can take part.
+    def __call__(self, names: Sequence[str]) -> PreparationResult:
+        """Prepare remote sites through requests of the centre; exclude those that cannot take part.
 
         Raises:
-            Refused: Too few sites are left, or anonymity cannot be had; nothing was trained.
+            RefusedError: Too few sites remain, or anonymity cannot be reached; nothing was trained.
         """
         assert self.study.learning is not None
-        self.step(f"{', '.join(names)} read their records")
-        read = self._ask("read", names, {}, self._read)
-        told = {name: each["told"] for name, each in read.items()}
-        able = {name: each for name, each in read.items() if self._is_able(name, each)}
-        self._check(able)
-        hidden = self._hide(able)
+        self.on_progress(f"{', '.join(names)}: reading records")
+        ingests = self._request("ingest", names, {}, self._parse_ingest)
+        cohort_reports = {name: ingest["cohort_report"] for name, ingest in ingests.items()}
+        able = {name: ingest for name, ingest in ingests.items() if self._has_no_problem(name, ingest)}
+        self._check_min_sites(able)
+        recoding = self._choose_recoding(able)
         body: dict[str, Any] = {"seed": self.seed}
-        if hidden is not None:
-            body |= {"k": hidden[1].k, "choice": hidden[0].row()}
-        self.step("sites deal their subjects and tell sums for scaling")
-        dealt = self._ask("deal", list(able), body, self._sums)
-        self._check(dealt)
-        scale = self._scale(dealt)
-        made = self._ask("scale", list(dealt), {**body, "scale": scale.row()}, self._member)
-        self._check(made)
-        shared = {name: able[name]["histogram"] for name in sorted(able)} if hidden is not None else {}
-        return self._ready(made, told, scale, hidden, shared)
+        if recoding is not None:
+            body |= {"k": recoding[1].k, "recoding": recoding[0].row()}
+        self.on_progress("splitting subjects and summing columns at the sites")
+        sums = self._request("split", list(able), body, self._parse_sums)
+        self._check_min_sites(sums)
+        scale = self._agree_scale(sums)
+        prepared = self._request(
+            "scale", list(sums), {**body, "scale": scale.to_row()}, self._parse_scale_reply
+        )
+        self._check_min_sites(prepared)
+        histograms: dict[str, CombinationHistogram] = {}
+        if recoding is not None:
+            histograms = {name: able[name]["histogram"] for name in sorted(able)}
+        return self._result(prepared, cohort_reports, scale, recoding, histograms)
 
-    def _ready(
+    def _result(
         self,
-        made: Mapping[str, Mapping[str, Any]],
-        told: Mapping[str, Any],
-        scale: Scale,
-        hidden: tuple[Choice, AnonymitySettings] | None,
-        shared: Mapping[str, Histogram],
-    ) -> Ready:
-        floors = {name: each["floor"] for name, each in made.items()}
-        anonymity = None if hidden is None else told_of(*hidden, min(floors.values()), shared)
-        return Ready(
-            {name: each["table"] for name, each in made.items()},
-            {name: each["cohort"] for name, each in made.items()},
-            floors,
-            dict(sorted(self.left_out.items())),
-            {name: told.get(name, {}) for name in sorted({*told, *self.left_out})},
+        prepared: Mapping[str, Mapping[str, Any]],
+        cohort_reports: Mapping[str, Any],
+        scale: CommonScale,
+        recoding: tuple[RecodingChoice, AnonymitySettings] | None,
+        histograms: Mapping[str, CombinationHistogram],
+    ) -> PreparationResult:
+        min_cell_counts = {name: site["min_cell_count"] for name, site in prepared.items()}
+        anonymity = None
+        if recoding is not None:
+            anonymity = anonymity_summary(*recoding, min(min_cell_counts.values()), histograms)
+        return PreparationResult(
+            {name: site["table"] for name, site in prepared.items()},
+            {name: site["cohort"] for name, site in prepared.items()},
+            min_cell_counts,
+            dict(sorted(self.excluded_sites.items())),
+            {name: cohort_reports.get(name, {}) for name in sorted({*cohort_reports, *self.excluded_sites})},
             anonymity,
             scale,
-            None if hidden is None else hidden[0],
+            None if recoding is None else recoding[0],
         )
 
-    def _ask(
+    def _request(
         self,
-        kind: str,
+        message_type: str,
         names: Sequence[str],
         body: Mapping[str, Any],
-        read: Callable[[Mapping[str, Any]], Any],
+        parse: Callable[[Mapping[str, Any]], Any],
     ) -> dict[str, Any]:
-        """What sites say to a question, read with care; those that do not say it readably are left out."""
-        about = {"run": self.run, "terms": self.study.hash}
-        answers = self.survey.ask({name: worded(kind, about, body) for name in names})
-        made = {}
-        for name, answer in answers.items():
+        """Request one preparation step from remote sites and parse the replies; exclude sites without a valid one."""
+        header = {"run": self.run, "study_hash": self.study.hash}
+        replies = self.requests.request_all(
+            {name: make_message(message_type, header, body) for name in names}
+        )
+        parsed = {}
+        for name, reply in replies.items():
             try:
-                if answer.reason is not None:
-                    self._leave(name, answer.reason)
+                if reply.reason is not None:
+                    self._exclude(name, reply.reason)
                 else:
-                    made[name] = read(body_of(answer))
-            except _Unable as unable:
-                self._leave(name, unable.what)
-            except _SPOILT:
-                self._leave(name, UNREADABLE_ANSWER)
-        return made
+                    parsed[name] = parse(message_body(reply))
+            except _SiteProblemError as error:
+                self._exclude(name, error.what)
+            except _ANY_ERROR:
+                self._exclude(name, INVALID_REPLY)
+        return parsed
 
-    def _leave(self, name: str, why: str) -> None:
-        self.left_out[name] = why
-        self.step(f"{name} is left out: {why}")
+    def _exclude(self, name: str, reason: str) -> None:
+        self.excluded_sites[name] = reason
+        self.on_progress(f"{name} is excluded: {reason}")
 
-    def _check(self, able: Mapping[str, Any]) -> None:
-        check_enough(list(able), self.left_out)
+    def _check_min_sites(self, able: Mapping[str, Any]) -> None:
+        check_min_sites(list(able), self.excluded_sites)
 
-    def _is_able(self, name: str, read: Mapping[str, Any]) -> bool:
-        if read["problem"]:
-            self._leave(name, read["problem"])
-        return not read["problem"]
+    def _has_no_problem(self, name: str, ingest: Mapping[str, Any]) -> bool:
+        if ingest["problem"]:
+            self._exclude(name, ingest["problem"])
+        return not ingest["problem"]
 
-    def _read(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        made: dict[str, Any] = {"told": cohort_told(body["told"]), "problem": text(body["problem"])}
-        asked = self.study.privacy.anonymity
-        if asked is not None and not made["problem"]:
-            made["k"] = max(asked.k, whole(body["k"]))
-            made["histogram"] = histogram_told(body["histogram"])
-            if not made["histogram"].cells:
-                raise _Unable(NOTHING_TOLD)
-            merge([made["histogram"]], replace(asked, k=made["k"]))  # a spoilt one spoils nobody else's
-        return made
+    def _parse_ingest(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        ingest: dict[str, Any] = {
+            "cohort_report": parse_cohort_report(body["cohort_report"]),
+            "problem": parse_text(body["problem"]),
+        }
+        anonymity = self.study.privacy.anonymity
+        if anonymity is not None and not ingest["problem"]:
+            ingest["k"] = max(anonymity.k, parse_count(body["k"]))
+            ingest["histogram"] = parse_histogram(body["histogram"])
+            if not ingest["histogram"].cells:
+                raise _SiteProblemError(NO_RELEASABLE_COMBINATION)
+            # An invalid histogram fails here, and not later together with those of other sites.
+            merge([ingest["histogram"]], replace(anonymity, k=ingest["k"]))
+        return ingest
 
-    def _hide(self, able: dict[str, Any]) -> tuple[Choice, AnonymitySettings] | None:
-        """The ranges in which everybody hides; a site is left out if there are none with it, and some without."""
-        asked = self.study.privacy.anonymity
-        if asked is None:
+    def _choose_recoding(self, able: dict[str, Any]) -> tuple[RecodingChoice, AnonymitySettings] | None:
+        """Return the common recoding for remote sites; exclude a site if a recoding exists only without it."""
+        anonymity = self.study.privacy.anonymity
+        if anonymity is None:
             return None
-        told = {name: each["histogram"] for name, each in able.items()}
-        choice, settings, left = chosen(told, {name: each["k"] for name, each in able.items()}, asked)
-        if left:
-            self._leave(left, NOBODY_HIDES)
-            del able[left]
-        return choice, settings
+        histograms = {name: ingest["histogram"] for name, ingest in able.items()}
+        k = {name: ingest["k"] for name, ingest in able.items()}
+        recoding, settings, excluded = choose_common_recoding(histograms, k, anonymity)
+        if excluded:
+            self._exclude(excluded, NO_COMMON_RECODING)
+            del able[excluded]
+        return recoding, settings
 
-    def _scale(self, dealt: dict[str, Sums]) -> Scale:
-        """What all scale by; a site whose sums carry it so far away that others would refuse it is left out."""
-        while (refusing := self._refusing(dealt)) and len(dealt) > FEWEST:
-            without = {name: self._refusing(dealt, name) for name in sorted(dealt)}
-            worst = min(without, key=without.__getitem__)
-            if without[worst] >= refusing:
+    def _agree_scale(self, sums: dict[str, SiteSums]) -> CommonScale:
+        """Return the common scaling of remote sites; exclude sites whose sums make other sites refuse it."""
+        while (refusals := self._count_refusals(sums)) and len(sums) > MIN_SITES:
+            refusals_without = {name: self._count_refusals(sums, name) for name in sorted(sums)}
+            worst = min(refusals_without, key=refusals_without.__getitem__)
+            if refusals_without[worst] >= refusals:
                 break
-            self._leave(worst, "its sums are far from those of the others")
-            del dealt[worst]
-        return self._pooled(dealt)
+            self._exclude(worst, "its sums are far from those of the other sites")
+            del sums[worst]
+        return self._pooled_scale(sums)
 
-    def _pooled(self, dealt: Mapping[str, Sums], without: str = "") -> Scale:
+    def _pooled_scale(self, sums: Mapping[str, SiteSums], without: str = "") -> CommonScale:
         assert self.study.learning is not None
-        return scale_of(
-            self.study.learning, [each for name, each in sorted(dealt.items()) if name != without]
+        return common_scale(
+            self.study.learning, [site_sums for name, site_sums in sorted(sums.items()) if name != without]
         )
 
-    def _refusing(self, dealt: Mapping[str, Sums], without: str = "") -> int:
-        """How many sites would refuse the scale that all have together, or all but one."""
+    def _count_refusals(self, sums: Mapping[str, SiteSums], without: str = "") -> int:
+        """Return how many remote sites would refuse the common scaling of all sites, or of all but one."""
         assert self.study.learning is not None
-        scale, count = self._pooled(dealt, without), 0
-        for name, own in dealt.items():
+        scale, count = self._pooled_scale(sums, without), 0
+        for name, site_sums in sums.items():
             try:
-                check_scale(self.study.learning, scale, own)
+                check_scale(self.study.learning, scale, site_sums)
             except AbatonError:
                 count += name != without
         return count
 
-    def _sums(self, body: Mapping[str, Any]) -> Sums:
+    def _parse_sums(self, body: Mapping[str, Any]) -> SiteSums:
         if body["problem"]:
-            raise _Unable(text(body["problem"]))
-        made = sums_from(body["sums"])
-        if list(made.columns.of) != [each.name for each in columns(self.study.plan()) if each.pooled]:
-            raise unreadable()
-        return made
+            raise _SiteProblemError(parse_text(body["problem"]))
+        sums = sums_from_row(body["sums"])
+        all_columns = feature_columns(self.study.feature_spec())
+        if list(sums.columns.columns) != [column.name for column in all_columns if column.has_statistics]:
+            raise invalid_reply_error()
+        return sums
 
-    def _member(self, body: Mapping[str, Any]) -> dict[str, Any]:
+    def _parse_scale_reply(self, body: Mapping[str, Any]) -> dict[str, Any]:
         return {
-            "table": _digest(body["table"]),
-            "cohort": _digest(body["cohort"]),
-            "floor": whole(body["floor"], LARGEST_FLOOR),
+            "table": _parse_digest(body["table"]),
+            "cohort": _parse_digest(body["cohort"]),
+            "min_cell_count": parse_count(body["min_cell_count"], MAX_MIN_CELL_COUNT),
         }
 
 
-class _Unable(AbatonError):
-    """A site that says why it cannot take part."""
+class _SiteProblemError(AbatonError):
+    """Reason for which a site cannot take part."""
 
 
-_SPOILT = (Exception,)  # whatever a reader does over a site's bytes: they are not an answer
+_ANY_ERROR = (Exception,)  # any error while parsing a site's bytes makes the reply invalid
 
 
-def _digest(said: object) -> str:
-    if not isinstance(said, str) or not re.fullmatch("[0-9a-f]{64}", said):
-        raise unreadable()
-    return said
+def _parse_digest(value: object) -> str:
+    if not isinstance(value, str) or not re.fullmatch("[0-9a-f]{64}", value):
+        raise invalid_reply_error()
+    return value
 
 
-def judged(
-    survey: Survey, about: Mapping[str, Any], names: Sequence[str], models: Sequence[Vector], study: Study
-) -> list[list[Told]]:
-    """What sites tell of some models: for each model a list, one of each site that answered.
+def request_evaluations(
+    requests: SiteRequests,
+    header: Mapping[str, Any],
+    names: Sequence[str],
+    models: Sequence[Vector],
+    study: Study,
+) -> list[list[SiteCounts]]:
+    """Request each model's evaluation counts from the sites; return those of the sites that replied.
 
-    A site that lets everybody wait for nothing is not asked again.
+    A site whose reply timed out receives no further request.
 
     Args:
-        survey: Asks and waits.
-        about: The run, its study and its layout.
+        requests: Sends requests and waits for replies.
+        header: The run, its study and its layout.
         names: The sites.
         models: The models.
-        study: The study, which says of what is told.
+        study: The study.
     """
-    made: list[list[Told]] = []
-    for start in range(0, len(models), MOST_EVALUATIONS):
-        some = models[start : start + MOST_EVALUATIONS]
-        parcel = _judging(about, some)
-        answers = survey.ask(dict.fromkeys(names, parcel))
-        names = [name for name in names if answers[name].reason != LATE]
-        read = (_told(answer, len(some), name, study) for name, answer in answers.items())
-        told = [each for each in read if each is not None]
-        made += [[site[i] for site in told] for i in range(len(some))]
-    return made
+    counts: list[list[SiteCounts]] = []
+    for start in range(0, len(models), MAX_EVALUATIONS):
+        batch = models[start : start + MAX_EVALUATIONS]
+        replies = requests.request_all(dict.fromkeys(names, _model_message(header, batch)))
+        names = [name for name in names if replies[name].reason != TIMEOUT]
+        parsed = (_parse_counts(reply, len(batch), name, study) for name, reply in replies.items())
+        valid = [site_counts for site_counts in parsed if site_counts is not None]
+        counts += [[site_counts[i] for site_counts in valid] for i in range(len(batch))]
+    return counts
 
 
-def gained(
-    survey: Survey,
-    about: Mapping[str, Any],
+def request_local_benefit(
+    requests: SiteRequests,
+    header: Mapping[str, Any],
     names: Sequence[str],
     model: Vector,
     settings: Mapping[str, int],
     study: Study,
-) -> dict[str, SiteGain]:
-    """What each site gains by the community model; a site that does not say so readably is left out.
+) -> dict[str, SiteBenefit]:
+    """Request the local benefit from each site; return the valid replies.
 
     Args:
-        survey: Asks and waits.
-        about: The run, its study and its layout.
+        requests: Sends requests and waits for replies.
+        header: The run, its study and its layout.
         names: The sites.
         model: The community model.
-        settings: How long sites train their own models, and how the intervals are drawn.
-        study: The study, which says how sites may make the community model their own.
+        settings: Epochs, seed and bootstrap resamples.
+        study: The study.
     """
     assert study.learning is not None
-    parcel = _judging({**about, **settings}, [model], "gain")
-    made = {}
-    for name, answer in survey.ask(dict.fromkeys(names, parcel)).items():
-        if answer.reason is None:
-            with suppress(*_SPOILT):
-                made[name] = check_gain(gain_from(body_of(answer), study.learning.personalise), study)
-    return made
+    message = _model_message({**header, **settings}, [model], "local_benefit")
+    benefits = {}
+    for name, reply in requests.request_all(dict.fromkeys(names, message)).items():
+        if reply.reason is None:
+            with suppress(*_ANY_ERROR):
+                benefit = benefit_from_row(message_body(reply), study.learning.personalise)
+                benefits[name] = check_benefit(benefit, study)
+    return benefits
 
 
-def explained(
-    survey: Survey, about: Mapping[str, Any], names: Sequence[str], model: Vector, study: Study
-) -> dict[str, SiteExplained | str]:
-    """What sites tell of what a model goes by, or why they do not.
+def request_interpretability(
+    requests: SiteRequests, header: Mapping[str, Any], names: Sequence[str], model: Vector, study: Study
+) -> dict[str, SiteInterpretability | str]:
+    """Request interpretability counts from each site; return them, or the reason why there are none.
 
     Args:
-        survey: Asks and waits.
-        about: The run, its study and its layout.
+        requests: Sends requests and waits for replies.
+        header: The run, its study and its layout.
         names: The sites.
         model: The model.
-        study: The study, which says what is asked.
+        study: The study.
     """
-    answers = survey.ask(dict.fromkeys(names, _judging(about, [model], "explain")))
-    return {name: _explained(answers.get(name), name, study) for name in names}
+    message = _model_message(header, [model], "interpretability")
+    replies = requests.request_all(dict.fromkeys(names, message))
+    return {name: _parse_interpretability(replies.get(name), name, study) for name in names}
 
 
-def _explained(answer: Parcel | None, site: str, study: Study) -> SiteExplained | str:
+def _parse_interpretability(reply: Message | None, site: str, study: Study) -> SiteInterpretability | str:
     assert study.learning is not None
-    asked, plan = study.learning.explanation, study.plan()
-    assert asked is not None
-    if answer is None or answer.reason is not None:
-        return "the site did not answer"
+    section, spec = study.learning.interpretability, study.feature_spec()
+    assert section is not None
+    if reply is None or reply.reason is not None:
+        return "the site did not reply"
     try:
-        body = body_of(answer)
-        if why := text(body["why"]):
-            return why
-        told = explained_from(body["explained"], asked, columns(plan), cases_of(plan.label.names))
-        return check_explained(told, site, study)
-    except _SPOILT:
-        return UNREADABLE_ANSWER
+        body = message_body(reply)
+        if reason := parse_text(body["reason"]):
+            return reason
+        result = interpretability_from_row(
+            body["interpretability"], section, feature_columns(spec), case_count(spec.label.class_names)
+        )
+        return check_interpretability(result, site, study)
+    except _ANY_ERROR:
+        return INVALID_REPLY
 
 
-def cases_of(classes: Sequence[str]) -> int:
-    """Of how many classes is told, each against the rest; none for values, one of two."""
+def case_count(classes: Sequence[str]) -> int:
+    """Return the number of case classes that a site client expects in replies; none for regression, survival."""
     return len(classes) if len(classes) != 2 else 1
 
 
-def _judging(about: Mapping[str, Any], models: Sequence[Vector], kind: str = "judge") -> Parcel:
-    shelf = Shelf()
-    parcels = [shelf.parcel(model, ()) for model in models]
-    tasks = [named for named, _ in parcels]
-    return Parcel(kind, {**about, "tasks": tasks}, {f"model/{i}": p[1] for i, p in enumerate(parcels)})
+def _model_message(
+    header: Mapping[str, Any], models: Sequence[Vector], message_type: str = "evaluate_test"
+) -> Message:
+    cache = SentModelCache()
+    packed = [cache.pack(model, ()) for model in models]
+    evaluations = [model_header for model_header, _ in packed]
+    attachments = {f"model/{i}": data for i, (_, data) in enumerate(packed)}
+    return Message(message_type, {**header, "evaluations": evaluations}, attachments)
 
 
-def _told(answer: Parcel, models: int, site: str, study: Study) -> list[Told] | None:
-    """What a site tells of each model; nothing if it does not say so readably."""
-    if answer.reason is not None:
+def _parse_counts(reply: Message, models: int, site: str, study: Study) -> list[SiteCounts] | None:
+    """Parse a site's reply with evaluation counts of each model at the client; None if it is invalid."""
+    if reply.reason is not None:
         return None
     try:
-        cases = cases_of(study.plan().label.names)
-        told = [check_told(told_from(rows, cases), site, study) for rows in body_of(answer)["told"]]
-    except _SPOILT:
+        cases = case_count(study.feature_spec().label.class_names)
+        counts = [
+            check_counts(counts_from_row(rows, cases), site, study) for rows in message_body(reply)["counts"]
+        ]
+    except _ANY_ERROR:
         return None
-    return told if len(told) == models else None
+    return counts if len(counts) == models else None
 
 
-# ---- asking all sites at once -------------------------------------------------------------------------------------
+# ---- requests to all sites at once --------------------------------------------------------------------------------
 
-_SLOWER, _SLOWEST = (
-    1.3,
-    5.0,
-)  # looks are further apart while nothing happens, up to so many times the first pause
+_POLL_GROWTH, _MAX_POLL_FACTOR = 1.3, 5.0  # the poll interval grows while there are no replies
 
 Admitted = Callable[[], Mapping[int, str]]
 
 
 @dataclass(slots=True)
-class _Asked:
-    """A question that has not been answered."""
+class _PendingRequest:
+    """Request without a reply so far."""
 
-    parcel: Parcel
-    since: float
-    letter: str = ""
-    deaths: int = 0
+    message: Message
+    waiting_since: float
+    message_id: str = ""
+    crashes: int = 0
 
 
-class Survey:
-    """Asks and waits.
+class SiteRequests:
+    """Client that sends requests to all sites at once and waits for the replies.
 
     Args:
-        post: what carries the messages.
-        admitted: whose each registered node is now.
-        patience: seconds after which a message without an answer is given up.
-        absence: seconds after which a node that is away is given up.
-        clock: the time in seconds.
-        sleep: waits so many seconds.
-        poll: seconds between looks, the first of them.
+        transport: Carries the messages.
+        admitted: Returns the site of each admitted node.
+        answer_timeout: Seconds after which a message without a reply is given up.
+        absence_timeout: Seconds after which an absent node is given up.
+        clock: Returns the time in seconds.
+        sleep: Waits for a number of seconds.
+        poll_seconds: Shortest interval between polls for replies.
     """
 
     def __init__(
         self,
-        post: Post,
+        transport: MessageTransport,
         admitted: Admitted,
         *,
-        patience: float = 3600.0,
-        absence: float = 300.0,
+        answer_timeout: float = 3600.0,
+        absence_timeout: float = 300.0,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
-        poll: float = 0.1,
+        poll_seconds: float = 0.1,
     ) -> None:
-        self._post, self._admitted = post, admitted
-        self._patience, self._absence = patience, absence
-        self._clock, self._sleep, self._poll = clock, sleep, poll
+        self._transport, self._admitted = transport, admitted
+        self._answer_timeout, self._absence_timeout = answer_timeout, absence_timeout
+        self._clock, self._sleep, self._poll_seconds = clock, sleep, poll_seconds
 
-    def there(self) -> tuple[str, ...]:
-        """The sites whose node is connected, by name."""
+    def connected_sites(self) -> tuple[str, ...]:
+        """Return the sites with a connected node that the centre's client can request from, sorted by name."""
         return tuple(sorted(self._nodes()))
 
-    def wait(self, fewest: int) -> tuple[str, ...]:
-        """Wait, as long as it takes, until so many sites are there; all that are there then."""
-        while len(found := self.there()) < fewest:
-            self._sleep(_SLOWEST * self._poll)
-        return found
+    def wait_for_sites(self, min_sites: int) -> tuple[str, ...]:
+        """Wait until the centre's client can reach at least this many sites; return all connected sites."""
+        while len(sites := self.connected_sites()) < min_sites:
+            self._sleep(_MAX_POLL_FACTOR * self._poll_seconds)
+        return sites
 
-    def ask(self, questions: Mapping[str, Parcel]) -> dict[str, Parcel]:
-        """The answers of all sites that are asked, by name; one that does not answer has a reason in its place."""
-        asked = {site: _Asked(parcel, self._clock()) for site, parcel in questions.items()}
-        answers: dict[str, Parcel] = {}
-        pause = self._poll
-        while asked:
-            self._send(asked)
-            self._collect(asked, answers)
-            for site in [site for site, each in asked.items() if self._is_over(each)]:
-                del asked[site]
-                answers[site] = Parcel("answer", {"reason": LATE})
-            if asked:
+    def request_all(self, messages: Mapping[str, Message]) -> dict[str, Message]:
+        """Send each site a request as its client; return the replies, with a failure code for a site without one."""
+        pending = {site: _PendingRequest(message, self._clock()) for site, message in messages.items()}
+        replies: dict[str, Message] = {}
+        pause = self._poll_seconds
+        while pending:
+            self._send(pending)
+            self._collect(pending, replies)
+            for site in [site for site, request in pending.items() if self._is_expired(request)]:
+                del pending[site]
+                replies[site] = Message("reply", {"reason": TIMEOUT})
+            if pending:
                 self._sleep(pause)
-                pause = min(_SLOWER * pause, _SLOWEST * self._poll)
-        return dict(sorted(answers.items()))
+                pause = min(_POLL_GROWTH * pause, _MAX_POLL_FACTOR * self._poll_seconds)
+        return dict(sorted(replies.items()))
 
     def _nodes(self) -> dict[str, int]:
         admitted = self._admitted()
-        return {admitted[node]: node for node in self._post.nodes() if node in admitted}
+        return {admitted[node]: node for node in self._transport.nodes() if node in admitted}
 
-    def _send(self, asked: Mapping[str, _Asked]) -> None:
-        waiting = [(site, each) for site, each in asked.items() if not each.letter]
-        nodes = self._nodes() if waiting else {}
-        for site, each in waiting:
+    def _send(self, pending: Mapping[str, _PendingRequest]) -> None:
+        unsent = [(site, request) for site, request in pending.items() if not request.message_id]
+        nodes = self._nodes() if unsent else {}
+        for site, request in unsent:
             node = nodes.get(site)
             if node is not None:
-                each.letter, each.since = self._post.send(node, each.parcel, self._patience), self._clock()
+                request.message_id = self._transport.send(node, request.message, self._answer_timeout)
+                request.waiting_since = self._clock()
 
-    def _collect(self, asked: dict[str, _Asked], answers: dict[str, Parcel]) -> None:
-        letters = {each.letter: site for site, each in asked.items() if each.letter}
-        found = self._post.collect(list(letters)) if letters else {}
-        for letter, answer in found.items():
-            site = letters[letter]
-            if isinstance(answer, Lost) or answer.reason == DIED:
-                asked[site].letter, asked[site].since = "", self._clock()
-                asked[site].deaths += not isinstance(answer, Lost) or answer.code != NODE_GONE
+    def _collect(self, pending: dict[str, _PendingRequest], replies: dict[str, Message]) -> None:
+        sites = {request.message_id: site for site, request in pending.items() if request.message_id}
+        received = self._transport.collect(list(sites)) if sites else {}
+        for message_id, reply in received.items():
+            site = sites[message_id]
+            if isinstance(reply, MessageLost) or reply.reason == PROCESS_EXITED:
+                pending[site].message_id, pending[site].waiting_since = "", self._clock()
+                pending[site].crashes += not isinstance(reply, MessageLost) or reply.code != NODE_GONE
             else:
-                del asked[site]
-                answers[site] = answer
+                del pending[site]
+                replies[site] = reply
 
-    def _is_over(self, each: _Asked) -> bool:
-        limit = self._patience if each.letter else self._absence
-        return each.deaths > MOST_DEATHS or self._clock() > each.since + limit
+    def _is_expired(self, request: _PendingRequest) -> bool:
+        limit = self._answer_timeout if request.message_id else self._absence_timeout
+        return request.crashes > MAX_DEATHS or self._clock() > request.waiting_since + limit

@@ -1,6 +1,6 @@
-"""What a site tells outside of training, held against its ledger: its funnel, combinations, sums and test rows.
+"""Control of what a site releases outside training, using its release log: attrition, histograms, sums, test rows.
 
-What cannot be told anew because too few people have changed is told as it was before, or not at all.
+A value that may not be released again because too few subjects changed is released as before, or not at all.
 """
 
 from __future__ import annotations
@@ -10,166 +10,191 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
-from abaton.errors import Refused
-from abaton.study_run.preparation import Dealt, Member, Sums, sums
-from abaton.study_run.preparation_state import Scale
 from abaton.anonymity import AnonymitySettings
-from abaton.anonymity.federated_recoding import Choice, Histogram
-from abaton.features import Moments, Statistics, Table, histogram
-from abaton.site import Ledger
-from abaton.study import Learning, Study
+from abaton.anonymity.federated_recoding import CombinationHistogram, RecodingChoice
+from abaton.errors import RefusedError
+from abaton.features import ColumnMoments, ColumnStatistics, FeatureTable, combination_histogram
+from abaton.site import ReleaseLog
+from abaton.study import LearningSection, Study
+from abaton.study_run.preparation import PreparedSite, SiteSums, SplitTable, sum_columns
+from abaton.study_run.preparation_state import CommonScale
 
-_FAR = 10.0  # deviations, and parts of one, by which what all scale by may differ from the site's own
-
-
-def as_told(ledger: Ledger, study: Study, told: Mapping[str, Any]) -> dict[str, Any]:
-    """How many people came how far, as it was told before unless every number has changed by the smallest count."""
-    what = f"funnel/{study.hash}"
-    before = ledger.told(what)
-    if before is not None and not _apart(dict(_numbers(before)), dict(_numbers(told)), ledger.floor):
-        return dict(before)
-    ledger.replace(what, dict(told))
-    return dict(told)
+_MAX_STDS = 10.0  # by which the common scaling may differ from the site's own statistics
 
 
-def sums_told(ledger: Ledger, study: Study, seed: int, dealt: Dealt) -> Sums:
-    """What a site tells for scaling: of the people it told of before, or of a group that differs by enough of them.
+def released_attrition(release_log: ReleaseLog, study: Study, report: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the cohort report that a site releases: the last one unless all counts changed by `min_cell_count`."""
+    key = f"attrition/{study.hash}"
+    last = release_log.last_release(key)
+    if last is not None and not _differ_enough(
+        dict(_flatten(last)), dict(_flatten(report)), release_log.min_cell_count
+    ):
+        return dict(last)
+    release_log.replace_release(key, dict(report))
+    return dict(report)
+
+
+def released_sums(release_log: ReleaseLog, study: Study, seed: int, split: SplitTable) -> SiteSums:
+    """Return the scaling sums that a site releases: of the same subjects, or of a sufficiently different group.
 
     Raises:
-        Refused: Too few have changed since, or too few are left.
+        RefusedError: Too few subjects changed since the last release, or too few remain.
     """
     assert study.learning is not None
-    made, what = sums(study.learning, dealt), f"sums/{study.hash}/{seed}"
-    people = [dealt.reading.people[subject] for subject in dealt.seen.subjects]
-    if ledger.may_tell("sums", people):
-        ledger.replace(what, _row(made))
-        return made
-    before = ledger.told(what)
-    if before is None:
-        raise Refused(
-            "sums would tell of single people: fewer than the smallest count differ from what was told before"
+    sums, key = sum_columns(study.learning, split), f"sums/{study.hash}/{seed}"
+    patient_ids = [split.ingest.patient_ids[subject] for subject in split.without_test.subjects]
+    if release_log.may_release("sums", patient_ids):
+        release_log.replace_release(key, _sums_to_row(sums))
+        return sums
+    last = release_log.last_release(key)
+    if last is None:
+        raise RefusedError(
+            f"sums for scaling would differ from an earlier release by fewer than {release_log.min_cell_count} subjects"
         )
-    return _sums(before)
+    return _sums_from_row(last)
 
 
-def combinations_told(ledger: Ledger, study: Study, table: Table, settings: AnonymitySettings) -> Histogram:
-    """How many people share each combination of quasi-identifiers: what was told the first time, and nothing after it.
+def released_histogram(
+    release_log: ReleaseLog, study: Study, table: FeatureTable, settings: AnonymitySettings
+) -> CombinationHistogram:
+    """Return the combination histogram as the site first released it for the study; it is never updated.
 
-    That holds for all versions of a study, whoever has come or gone since; so there is nothing to subtract.
+    This holds for all versions of a study and any change of the cohort, so differencing is not possible.
 
     Raises:
-        Refused: An earlier version asked by other columns or ranges, which could be subtracted, too.
+        RefusedError: An earlier version of the study used other columns or hierarchies.
     """
-    ranges = [(quasi.column, asdict(quasi.hierarchy)) for quasi in settings.quasi_identifiers]
-    asked = [ranges, [each.column for each in settings.sensitive], settings.missing]
-    now = _plain({"asked": asked, "row": histogram(table, settings).row()})
-    told = ledger.as_told(f"combinations/{study.study.id}", now)
-    if told["asked"] != now["asked"]:
-        raise Refused(
-            "combinations were told by other columns or ranges before: a study has one set, and another id begins anew"
+    hierarchies = [(quasi.column, asdict(quasi.hierarchy)) for quasi in settings.quasi_identifiers]
+    request = [hierarchies, [attribute.column for attribute in settings.sensitive], settings.missing_values]
+    current = _json_round_trip({"request": request, "row": combination_histogram(table, settings).row()})
+    released = release_log.first_release(f"histogram/{study.study.id}", current)
+    if released["request"] != current["request"]:
+        raise RefusedError(
+            "combinations were already released for other columns or ranges (privacy.anonymity): use the released "
+            "ones, or give the study a new id"
         )
-    return Histogram.from_row(told["row"])
+    return CombinationHistogram.from_row(released["row"])
 
 
-def check_choice(
-    ledger: Ledger, study: Study, told: Histogram, choice: Choice, settings: AnonymitySettings
-) -> Choice:
-    """Refuse ranges by which a centre could ask about groups of its own choosing.
+def check_recoding(
+    release_log: ReleaseLog,
+    study: Study,
+    histogram: CombinationHistogram,
+    recoding: RecodingChoice,
+    settings: AnonymitySettings,
+) -> RecodingChoice:
+    """Refuse a recoding by which the centre could make a site release groups of the centre's choice.
 
-    Whoever hides at the site alone is shown, unless values are sensitive. Of the others, who hide among people of other
-    sites or do not, one choice is taken for a study.
+    Classes that are k-anonymous at the site alone must be kept, unless there are sensitive attributes. Of the others,
+    which depend on other sites, one selection is accepted per study.
 
     Raises:
-        Refused: The ranges are finer than what was told, or leave out others than they may.
+        RefusedError: The levels are finer than the released ones, or the suppressed classes are not acceptable.
     """
-    own = told.on_levels(choice.node)
-    without = {names: people for names, people in own.items() if names not in choice.classes}
-    if not without:
-        return choice
-    if not settings.asks_of_values and max(without.values()) >= settings.k:
-        raise Refused("the ranges leave out people who hide at the site alone")
-    listed = _plain([choice.node, sorted(without, key=repr)])
-    if ledger.as_told(f"left out/{study.study.id}", listed) != listed:
-        raise Refused("other ranges have left out others before: a study has one choice")
-    return choice
+    classes = histogram.subjects_per_class(recoding.node)
+    suppressed = {names: subjects for names, subjects in classes.items() if names not in recoding.classes}
+    if not suppressed:
+        return recoding
+    if not settings.has_sensitive_models and max(suppressed.values()) >= settings.k:
+        raise RefusedError("the recoding suppresses subjects that are k-anonymous at the site alone")
+    current = _json_round_trip([recoding.node, sorted(suppressed, key=repr)])
+    if release_log.first_release(f"suppressed/{study.study.id}", current) != current:
+        raise RefusedError(
+            "an earlier recoding of this study suppressed other classes: a study has one recoding"
+        )
+    return recoding
 
 
-def _plain(value: Any) -> Any:
-    """As a ledger gives it back."""
+def _json_round_trip(value: Any) -> Any:
+    """Return a site's release as the JSON value that the release log would return."""
     return json.loads(json.dumps(value))
 
 
-def one_seed(ledger: Ledger, study: Study, seed: int) -> int:
-    """The seed of a study at a site: the first one that a centre gave; subjects are dealt once.
+def check_same_seed(release_log: ReleaseLog, study: Study, seed: int) -> int:
+    """Check a seed against the site's earlier releases: subjects are split once, by the study's first seed.
 
     Raises:
-        Refused: Another one is given now.
+        RefusedError: The study had another seed before.
     """
-    if ledger.as_told(f"seed/{study.hash}", seed) != seed:
-        raise Refused("subjects were dealt by another seed before: a study has one")
+    if release_log.first_release(f"seed/{study.hash}", seed) != seed:
+        raise RefusedError("subjects were split with another seed before: a study has one seed")
     return seed
 
 
-def check_scale(learning: Learning, scale: Scale, own: Sums) -> Scale:
-    """Refuse a scale by which single values would stand out.
+def check_scale(learning: LearningSection, scale: CommonScale, local: SiteSums) -> CommonScale:
+    """Refuse a scaling by which single values would stand out in a site's releases.
 
     Raises:
-        Refused: A column would be scaled by far less, or from far away of, what the site itself has.
+        RefusedError: The mean or standard deviation of a column is far from the site's own.
     """
     columns = {
-        name: (own.columns.of[name], each)
-        for name, each in scale.columns.of.items()
-        if name in own.columns.of
+        name: (local.columns.columns[name], moments)
+        for name, moments in scale.columns.columns.items()
+        if name in local.columns.columns
     }
-    if columns.keys() != own.columns.of.keys():
-        raise Refused("the scale is of other columns")
-    wrong = [name for name, (mine, all_) in columns.items() if mine.count and not _like(mine, all_)]
-    mean, deviation = scale.label
-    if learning.task == "value" and own.label.count and not _near(own.label, mean, deviation):
-        wrong.append("label")
-    if wrong:
-        raise Refused("the scale is far from what the site itself has: single values would stand out")
+    if columns.keys() != local.columns.columns.keys():
+        raise RefusedError("the common scaling has other columns than the study")
+    differing = [
+        name
+        for name, (local_moments, common) in columns.items()
+        if local_moments.count and not _is_consistent(local_moments, common)
+    ]
+    mean, std = scale.label
+    if learning.task == "regression" and local.label.count and not _is_close(local.label, mean, std):
+        differing.append("label")
+    if differing:
+        raise RefusedError(
+            f"the common scaling differs from this site's statistics by more than {_MAX_STDS:g} standard deviations "
+            f"(column '{differing[0]}')"
+        )
     return scale
 
 
-def tellable(ledger: Ledger, member: Member, inside: frozenset[str]) -> frozenset[str]:
-    """Whose test rows may be judged on: everybody who is in, or nobody, if too few have changed since the last time."""
-    tested = [member.people[subject] for subject in member.test.subjects if subject in inside]
-    return inside if ledger.may_tell("judged", tested) else frozenset()
+def releasable_subjects(
+    release_log: ReleaseLog, site: PreparedSite, eligible: frozenset[str]
+) -> frozenset[str]:
+    """Return the subjects whose test rows a site may use for releases: all eligible, or none if too few changed."""
+    patient_ids = [site.patient_ids[subject] for subject in site.test.subjects if subject in eligible]
+    return eligible if release_log.may_release("test", patient_ids) else frozenset()
 
 
-def _like(mine: Moments, all_: Moments) -> bool:
-    return all_.count >= mine.count and _near(mine, all_.mean, all_.deviation)
+def _is_consistent(local: ColumnMoments, common: ColumnMoments) -> bool:
+    return common.count >= local.count and _is_close(local, common.mean, common.std)
 
 
-def _near(mine: Moments, mean: float, deviation: float) -> bool:
-    own = mine.deviation
-    return deviation > 0 and own <= _FAR * deviation and abs(mine.mean - mean) <= _FAR * max(own, deviation)
+def _is_close(local: ColumnMoments, mean: float, std: float) -> bool:
+    local_std = local.std
+    return (
+        std > 0 and local_std <= _MAX_STDS * std and abs(local.mean - mean) <= _MAX_STDS * max(local_std, std)
+    )
 
 
-def _row(told: Sums) -> dict[str, Any]:
-    named = {name: [each.count, each.total, each.squares] for name, each in told.columns.of.items()}
-    return {"columns": named, "label": [told.label.count, told.label.total, told.label.squares]}
+def _sums_to_row(sums: SiteSums) -> dict[str, Any]:
+    columns = {
+        name: [moments.count, moments.sum, moments.squared_sum]
+        for name, moments in sums.columns.columns.items()
+    }
+    return {"columns": columns, "label": [sums.label.count, sums.label.sum, sums.label.squared_sum]}
 
 
-def _sums(row: Mapping[str, Any]) -> Sums:
-    columns = Statistics({name: Moments(*each) for name, each in row["columns"].items()})
-    return Sums(columns, Moments(*row["label"]))
+def _sums_from_row(row: Mapping[str, Any]) -> SiteSums:
+    columns = ColumnStatistics({name: ColumnMoments(*moments) for name, moments in row["columns"].items()})
+    return SiteSums(columns, ColumnMoments(*row["label"]))
 
 
-def _apart(before: Mapping[str, str], now: Mapping[str, str], floor: int) -> bool:
-    """Whether every number that differs does so by at least the floor; a number that comes or goes may not."""
-    differing = [name for name in before.keys() | now.keys() if before.get(name) != now.get(name)]
-    pairs = [(before.get(name, ""), now.get(name, "")) for name in differing]
-    return all(a.isdigit() and b.isdigit() and abs(int(a) - int(b)) >= floor for a, b in pairs)
+def _differ_enough(last: Mapping[str, str], current: Mapping[str, str], min_cell_count: int) -> bool:
+    """Return whether a site's new release differs by at least `min_cell_count` in every count that changed."""
+    differing = [name for name in last.keys() | current.keys() if last.get(name) != current.get(name)]
+    pairs = [(last.get(name, ""), current.get(name, "")) for name in differing]
+    return all(a.isdigit() and b.isdigit() and abs(int(a) - int(b)) >= min_cell_count for a, b in pairs)
 
 
-def _numbers(told: Any, path: str = "") -> Iterator[tuple[str, str]]:
-    if isinstance(told, Mapping):
-        for key, value in told.items():
-            yield from _numbers(value, f"{path}/{key}")
-    elif isinstance(told, list | tuple):
-        for at, value in enumerate(told):
-            yield from _numbers(value, f"{path}/{at}")
+def _flatten(content: Any, path: str = "") -> Iterator[tuple[str, str]]:
+    if isinstance(content, Mapping):
+        for key, value in content.items():
+            yield from _flatten(value, f"{path}/{key}")
+    elif isinstance(content, list | tuple):
+        for index, value in enumerate(content):
+            yield from _flatten(value, f"{path}/{index}")
     else:
-        yield path, str(told)
+        yield path, str(content)

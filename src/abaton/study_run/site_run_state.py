@@ -1,86 +1,302 @@
-"""What a site was asked and has answered in one run: in memory if the run is replayed, else on its disk."""
+"""State of one run at a site: its prepared rows on disk, and the policy's record of requests and replies.
+
+Processes may end at any time, so the de-identified rows are stored in the site's folder, readable by its account only.
+The policy's record is in memory if the run is replayed, else on disk.
+"""
 
 from __future__ import annotations
 
 import fcntl
 import json
-from collections.abc import Iterator
+import shutil
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from abaton.atomic_files import replacing, writing
-from abaton.kernels import Vector
+from abaton.atomic_files import atomic_write, map_os_errors
+from abaton.engines.base import NOT_A_PARTICIPANT, CodedFailureError
+from abaton.engines.site_state import LearnerDiskState
+from abaton.features import FeatureColumn, FeatureTable, ScaledTable
+from abaton.layout import Vector
+from abaton.site import LoadedSiteConfig
+from abaton.study_run.consented_learner import SubjectRows, select_rows
+from abaton.study_run.preparation import PreparedSite
 
-_MODEL = "given.model"
+_SPLITS = ("train", "validation", "test")
 
 
-class Notes:
-    """The notes of one run.
+Arrays = Mapping[str, NDArray[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class PendingTable:
+    """Table of a site until all sites have replied."""
+
+    table: FeatureTable
+    patient_ids: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class StoredPreparation:
+    """Prepared site with the values that all sites share."""
+
+    site: PreparedSite
+    classes: tuple[str, ...]
+    label: tuple[float, float]
+    seed: int
+    secret: bytes
+    cohort: str
+
+
+def remove_subjects(site: PreparedSite, removed: frozenset[str]) -> PreparedSite:
+    """Return a prepared site of the stored run state without some subjects."""
+
+    def retained(table: ScaledTable) -> ScaledTable:
+        return select_rows(
+            table, np.array([subject not in removed for subject in table.subjects], dtype=bool)
+        )
+
+    is_retained = [subject not in removed for subject in site.test.subjects]
+    return replace(
+        site,
+        patient_ids={key: patient for key, patient in site.patient_ids.items() if key not in removed},
+        rows=SubjectRows(retained(site.rows.train), retained(site.rows.validation)),
+        test=retained(site.test),
+        groups={name: tuple(compress(labels, is_retained)) for name, labels in site.groups.items()},
+        has_withdrawals=True,
+    )
+
+
+def delete_subject(runs: Path, file: LoadedSiteConfig, is_deleted: Callable[[str], bool]) -> None:
+    """Delete patients from the stored state of all unfinished runs of a site."""
+    for path in sorted(runs.iterdir()) if runs.is_dir() else ():
+        if path.is_dir():
+            folder = SiteRunFolder(path)
+            with folder.locked():
+                folder.delete_patients(file, is_deleted)
+
+
+class SiteRunFolder:
+    """Folder of a run at a site."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._table, self._preparation = folder / "table.safetensors", folder / "preparation.safetensors"
+
+    @property
+    def is_prepared(self) -> bool:
+        """Whether the site's run folder has the rows of a prepared site."""
+        return self._preparation.exists()
+
+    def store_table(self, pending: PendingTable) -> None:
+        """Store a table in the site's run folder until all sites have replied."""
+        table = pending.table
+        metadata = {
+            "columns": [[c.name, c.input, c.is_numeric, c.has_statistics] for c in table.columns],
+            "classes": table.classes,
+            "subjects": table.subjects,
+            "min_cell_count": table.min_cell_count,
+            "label": table.label,
+            "patient_ids": dict(pending.patient_ids),
+        }
+        self._write(self._table, {"x": table.x, "y": table.y}, metadata)
+
+    def pending_table(self) -> PendingTable:
+        """Return the pending table from the site's run folder."""
+        arrays, metadata = self._read(self._table)
+        table = FeatureTable(
+            tuple(FeatureColumn(*column) for column in metadata["columns"]),
+            arrays["x"],
+            arrays["y"],
+            tuple(metadata["classes"]),
+            tuple(metadata["subjects"]),
+            metadata["min_cell_count"],
+            metadata["label"],
+        )
+        return PendingTable(table, metadata["patient_ids"])
+
+    def store_preparation(self, preparation: StoredPreparation) -> None:
+        """Store a prepared site's rows in its run folder; delete the table that they were built from."""
+        self._write_preparation(preparation)
+        self._table.unlink(missing_ok=True)
+
+    def load_preparation(self, file: LoadedSiteConfig) -> StoredPreparation:
+        """Return the prepared site from its run folder.
+
+        Raises:
+            CodedFailureError: The site does not take part in the run.
+        """
+        arrays, metadata = self._read(self._preparation)
+        columns, classes = tuple(metadata["columns"]), tuple(metadata["classes"])
+        splits = {
+            name: ScaledTable(
+                columns, arrays[f"{name}/x"], arrays[f"{name}/y"], classes, tuple(metadata["subjects"][name])
+            )
+            for name in _SPLITS
+        }
+        groups = {name: tuple(labels) for name, labels in metadata["groups"].items()}
+        rows = SubjectRows(splits["train"], splits["validation"])
+        site = PreparedSite(
+            file,
+            metadata["patient_ids"],
+            rows,
+            splits["test"],
+            groups,
+            metadata["min_cell_count"],
+            metadata["digest"],
+        )
+        mean, std = metadata["label"]
+        secret = bytes.fromhex(metadata["secret"])
+        return StoredPreparation(site, classes, (mean, std), metadata["seed"], secret, metadata["cohort"])
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Lock the site's run folder: prevent changes of the rows by other processes of the site."""
+        with (self.folder / "rows.lock").open("a") as handle:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            yield
+
+    def delete_patients(self, file: LoadedSiteConfig, is_deleted: Callable[[str], bool]) -> None:
+        """Delete patients from all files of the site's run folder; the caller holds :meth:`locked`.
+
+        Args:
+            file: The site's configuration.
+            is_deleted: Returns whether a Patient id is to be deleted.
+        """
+        if self._table.exists():
+            pending = self.pending_table()
+            deleted = frozenset(key for key, patient in pending.patient_ids.items() if is_deleted(patient))
+            if deleted:
+                patient_ids = {
+                    key: patient for key, patient in pending.patient_ids.items() if key not in deleted
+                }
+                self.store_table(PendingTable(pending.table.without(deleted), patient_ids))
+        if self.is_prepared:
+            preparation = self.load_preparation(file)
+            deleted = frozenset(
+                key for key, patient in preparation.site.patient_ids.items() if is_deleted(patient)
+            )
+            if deleted:
+                self._write_preparation(replace(preparation, site=remove_subjects(preparation.site, deleted)))
+                LearnerDiskState(self.folder, preparation.site.name).clear_learner_state()
+
+    def delete(self) -> None:
+        """Delete the site's run folder."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _write_preparation(self, preparation: StoredPreparation) -> None:
+        site = preparation.site
+        splits = {"train": site.rows.train, "validation": site.rows.validation, "test": site.test}
+        arrays = {f"{name}/x": split.x for name, split in splits.items()}
+        arrays |= {f"{name}/y": split.y for name, split in splits.items()}
+        metadata = {
+            "columns": site.test.columns,
+            "classes": preparation.classes,
+            "subjects": {name: split.subjects for name, split in splits.items()},
+            "groups": {name: list(labels) for name, labels in site.groups.items()},
+            "patient_ids": dict(site.patient_ids),
+            "min_cell_count": site.min_cell_count,
+            "digest": site.digest,
+            "label": list(preparation.label),
+            "seed": preparation.seed,
+            "secret": preparation.secret.hex(),
+            "cohort": preparation.cohort,
+        }
+        self._write(self._preparation, arrays, metadata)
+
+    def _write(self, path: Path, arrays: Arrays, metadata: Mapping[str, Any]) -> None:
+        from safetensors.numpy import save
+
+        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        contiguous = {name: np.ascontiguousarray(values) for name, values in arrays.items()}
+        with atomic_write(path, mode=0o600) as temporary_path:
+            temporary_path.write_bytes(save(contiguous, metadata={"metadata": json.dumps(metadata)}))
+
+    def _read(self, path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
+        from safetensors import safe_open
+
+        if not path.exists():
+            raise CodedFailureError(NOT_A_PARTICIPANT)
+        with safe_open(path, "np") as file:
+            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            return arrays, json.loads(file.metadata()["metadata"])
+
+
+_MODEL_FILE = "last_model.f32"
+
+
+class SiteRunState:
+    """Record of the policy in one run.
 
     Args:
         run: The run's name.
-        folder: Where they lie, for engines whose processes come and go; in memory if not given.
+        folder: Folder of the files, for engines with several processes; None keeps the record in memory.
     """
 
     def __init__(self, run: str, folder: Path | None = None) -> None:
         self.run, self._folder = run, folder
         self._row: dict[str, Any] = {
-            "given": -1, "version": -1, "key": "", "longest": 0.0, "once": {}, "refused": 0,
+            "model_version": -1, "update_version": -1, "update_task": "", "max_update_norm": 0.0, "once": {},
+            "refusals": 0,
         }  # fmt: skip
         self._model: Vector | None = None
-        self._read_at: tuple[int, int] | None = None
+        self._file_version: tuple[int, int] | None = None
 
     @property
-    def given(self) -> tuple[int, Vector] | None:
-        """The last version that the site was given to train on, and its model."""
+    def last_model(self) -> tuple[int, Vector] | None:
+        """The last version that the site received to train on, and its model, in the run state."""
         self._refresh()
-        return None if self._model is None else (int(self._row["given"]), self._model)
+        return None if self._model is None else (int(self._row["model_version"]), self._model)
 
     @property
-    def answered(self) -> tuple[int, str]:
-        """The last version that an update was given for, and by which task; -1 if there was none."""
+    def last_update(self) -> tuple[int, str]:
+        """The version of the last released update in the run state (-1 if there is none), and its task id."""
         self._refresh()
-        return int(self._row["version"]), str(self._row["key"])
+        return int(self._row["update_version"]), str(self._row["update_task"])
 
     @property
-    def longest(self) -> float:
-        """The length of the longest update that the site has sent."""
+    def max_update_norm(self) -> float:
+        """The largest norm of an update that the site released, in its run state."""
         self._refresh()
-        return float(self._row["longest"])
+        return float(self._row["max_update_norm"])
 
     @property
-    def refusals(self) -> int:
-        """How many tasks were refused."""
+    def refusal_count(self) -> int:
+        """The number of tasks that the site refused, in its run state."""
         self._refresh()
-        return int(self._row["refused"])
+        return int(self._row["refusals"])
 
-    def give(self, version: int, model: Vector) -> None:
-        """Note the model that the site is given."""
+    def record_model(self, version: int, model: Vector) -> None:
+        """Record a model that the site received in its run state."""
         with self._changing() as row:
-            row["given"], self._model = version, model
+            row["model_version"], self._model = version, model
 
-    def answer(self, version: int, key: str, length: float) -> None:
-        """Note that an update has left."""
+    def record_update(self, version: int, task_id: str, norm: float) -> None:
+        """Record an update that the site released in its run state."""
         with self._changing() as row:
-            row["version"], row["key"], row["longest"] = version, key, max(row["longest"], length)
+            row["update_version"], row["update_task"] = version, task_id
+            row["max_update_norm"] = max(row["max_update_norm"], norm)
 
-    def once(self, kind: str, what: str, most: int) -> bool:
-        """Note something that may be done once, asked again as often as it gets lost; not more than so many."""
+    def record_once(self, category: str, key: str, limit: int) -> bool:
+        """Record a repeatable key in the site's run state; return False for a new key beyond the category's limit."""
         with self._changing() as row:
-            known = row["once"].setdefault(kind, {})
-            if what not in known:
-                if len(known) >= most:
+            keys = row["once"].setdefault(category, {})
+            if key not in keys:
+                if len(keys) >= limit:
                     return False
-                known[what] = 1
+                keys[key] = 1
             return True
 
-    def refused(self) -> None:
-        """Count a refusal."""
+    def record_refusal(self) -> None:
+        """Count a refusal in the site's run state."""
         with self._changing() as row:
-            row["refused"] += 1
+            row["refusals"] += 1
 
     @contextmanager
     def _changing(self) -> Iterator[dict[str, Any]]:
@@ -99,33 +315,33 @@ class Notes:
     @property
     def _file(self) -> Path:
         assert self._folder is not None
-        return self._folder / "notes.json"
+        return self._folder / "policy_state.json"
 
     def _refresh(self) -> None:
-        """Take over what another process of the site has written."""
+        """Read the site's run state again if another process of the site changed it."""
         if self._folder is None or not self._file.exists():
             return
-        about = self._file.stat()
-        if (seen := (about.st_ino, about.st_mtime_ns)) != self._read_at:
-            self._row, self._read_at = json.loads(self._file.read_text()), seen
-            model = self._folder / _MODEL
+        status = self._file.stat()
+        if (version := (status.st_ino, status.st_mtime_ns)) != self._file_version:
+            self._row, self._file_version = json.loads(self._file.read_text()), version
+            model = self._folder / _MODEL_FILE
             self._model = np.frombuffer(model.read_bytes(), "<f4") if model.exists() else None
 
     def _write(self, *, changed: bool) -> None:
         assert self._folder is not None
         if changed and self._model is not None:
-            with replacing(self._folder / _MODEL, mode=0o600, sync=False) as begun:
-                begun.write_bytes(np.ascontiguousarray(self._model, "<f4").tobytes())
-        with replacing(self._file, mode=0o600, sync=False) as begun:
-            begun.write_text(json.dumps(self._row))
-        about = self._file.stat()
-        self._read_at = (about.st_ino, about.st_mtime_ns)
+            with atomic_write(self._folder / _MODEL_FILE, mode=0o600, sync=False) as temporary_path:
+                temporary_path.write_bytes(np.ascontiguousarray(self._model, "<f4").tobytes())
+        with atomic_write(self._file, mode=0o600, sync=False) as temporary_path:
+            temporary_path.write_text(json.dumps(self._row))
+        status = self._file.stat()
+        self._file_version = (status.st_ino, status.st_mtime_ns)
 
 
 @contextmanager
 def _lock(folder: Path) -> Iterator[None]:
-    with writing(folder):
+    with map_os_errors(folder):
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with (folder / "notes.lock").open("a") as handle:
+        with (folder / "policy_state.lock").open("a") as handle:
             fcntl.flock(handle, fcntl.LOCK_EX)
             yield

@@ -1,571 +1,279 @@
-"""A site's side of a study on a network: the consent gate, de-identification, features, learner and evaluator, there.
+"""Service of a site in a network study: consent gate, de-identification, features, learner and evaluator at the site.
 
-Answers, in the order in which they are asked for: `read` (records become a table, which stays), `deal` (sums for
-scaling), `scale` (rows become a member's), then training and evaluation as everywhere, then `judge` (counts of how a
-model does on rows that nobody trained on) and `end`. Every answer passes one gate: a field that is not listed in
-`federation.network.messages` does not leave.
+Message types in the order of a run: `ingest` (build the table, which stays), `split` (sums for scaling), `scale` (the
+rows of the prepared site), then training and evaluation as on every engine, then `evaluate_test`, `local_benefit`,
+`interpretability` and `finish`. A field that is not listed in `abaton.study_run.messages` is not sent.
 
-Programs may end at any time, so rows must lie somewhere: in the site's own folder, readable by its account
-alone, de-identified. Who is out once stays out (`federation.rolls`, invariant 2): whoever a consent no longer covers
-is removed from the files, too, with their rows, their groups and their id, and the learner's memory begins anew. When
-the run has ended everything is removed.
+A subject without consent is removed from the stored rows, groups and ids, and the learner's state is reset. All files
+are deleted when the run has finished.
 """
 
 from __future__ import annotations
 
-import fcntl
-import json
 import logging
 import os
 import secrets
-import shutil
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
-from itertools import compress
 from pathlib import Path
 from typing import Any, ClassVar
 
-import numpy as np
-from numpy.typing import NDArray
-
 from abaton.anonymity import AnonymitySettings
-from abaton.anonymity.federated_recoding import Choice
-from abaton.atomic_files import replacing
-from abaton.engines.base import OTHER_TERMS, STRANGER, Said
-from abaton.engines.flower import Parcel
+from abaton.anonymity.federated_recoding import RecodingChoice
+from abaton.engines.base import STUDY_MISMATCH, CodedFailureError
+from abaton.engines.flower import Message
 from abaton.engines.flower.site_worker import (
-    Desk,
-    Drawer,
-    Place,
-    in_fixed_words,
-    passed,
-    place_of,
+    WorkerSettings,
+    apply_policy,
+    read_worker_settings,
     run_folder,
+    with_failure_code,
 )
-from abaton.engines.site_state import SiteState
-from abaton.errors import Refused
-from abaton.features import Column, Scaled, Table, columns, hidden
+from abaton.errors import RefusedError
+from abaton.features import FeatureTable, anonymise_table
 from abaton.governance.keys import PrivateKey
-from abaton.kernels import Vector
-from abaton.learners import Model, SitePolicy
-from abaton.learners.site_policy import ADMITS_ALL
-from abaton.site import Ledger, SiteFile, load_site, not_allowed, smallest_count
-from abaton.site.factory import open_ledger
+from abaton.learners import SitePolicy
+from abaton.learners.site_policy import ALLOW_ALL
+from abaton.models import Model
+from abaton.site import LoadedSiteConfig, ReleaseLog, disallowed_plugins, load_site, min_cell_count
+from abaton.site.factory import open_release_log
 from abaton.study import Study, load_study
-from abaton.study_run.consent_roster import Roll
-from abaton.study_run.consented_learner import ConsentedLearner, Rows, some
-from abaton.study_run.evaluation import layers_of, site_counts
-from abaton.study_run.ingest import Reading, read_sites
-from abaton.study_run.interpretability import site_explained
-from abaton.study_run.local_benefit import GainSettings, keep_own, own_path, site_gain
+from abaton.study_run.consent_roster import ConsentRoster
+from abaton.study_run.ingest import SiteIngest, ingest_sites
 from abaton.study_run.messages import (
-    body_of,
     check_fields,
-    checked,
-    explained_row,
-    gain_row,
-    scale_from,
-    sums_row,
-    told_row,
-    worded,
+    check_request,
+    make_message,
+    message_body,
+    scale_from_row,
+    sums_to_row,
 )
-from abaton.study_run.model_signatures import Signing, signing_key
-from abaton.study_run.preparation import Member, deal, member
+from abaton.study_run.model_signatures import SiteSigner, signing_key
+from abaton.study_run.preparation import scale_site, split_table
 from abaton.study_run.site_releases import (
-    as_told,
-    check_choice,
+    check_recoding,
+    check_same_seed,
     check_scale,
-    combinations_told,
-    one_seed,
-    sums_told,
-    tellable,
+    released_attrition,
+    released_histogram,
+    released_sums,
 )
-from abaton.study_run.site_run_state import Notes
-from abaton.study_run.study_policy import StudyPolicy, policy_of
+from abaton.study_run.site_run_service import PersistentLearner, SiteRunService
+from abaton.study_run.site_run_state import PendingTable, SiteRunFolder, SiteRunState, StoredPreparation
+from abaton.study_run.study_policy import make_study_policy
 
-DESK = "abaton.study_run.site_service:open_desk"
+WORKER_ENTRY_POINT = "abaton.study_run.site_service:make_site_worker"
 
 _LOG = logging.getLogger(__name__)
-_UNREAD = "its records cannot be read: see the site's own log"
+_UNREADABLE_RECORDS = "the records are not readable: see the site's log"
 
-RollOf = Callable[[SiteFile, Study, str, Mapping[str, str]], Roll]
-
-
-def world_roll(file: SiteFile, study: Study, run: str, people: Mapping[str, str]) -> Roll:
-    """The roll of a run by the time of the world."""
-    return Roll(file, study, run, people, lambda at: datetime.fromtimestamp(at, UTC))
+RosterFactory = Callable[[LoadedSiteConfig, Study, str, Mapping[str, str]], ConsentRoster]
 
 
-def open_desk(config: Mapping[str, Any]) -> StudyDesk:
-    """A desk, from what `abaton site join` started it with."""
-    file = load_site(Path(str(config["document"])))
-    threads = str(file.document.limits.threads)
+def run_roster(
+    file: LoadedSiteConfig, study: Study, run: str, patient_ids: Mapping[str, str]
+) -> ConsentRoster:
+    """Return the consent roster of a run by the real clock, for the site's study service."""
+    return ConsentRoster(file, study, run, patient_ids, lambda seconds: datetime.fromtimestamp(seconds, UTC))
+
+
+def make_site_worker(config: Mapping[str, Any]) -> StudySiteService:
+    """Return the site's study service from the settings of `abaton site join`."""
+    file = load_site(Path(str(config["site_config"])))
+    threads = str(file.config.limits.threads)
     for name in ("OMP_NUM_THREADS", "NUMBA_NUM_THREADS"):
         os.environ.setdefault(name, threads)
-    return StudyDesk(file, load_study(Path(str(config["protocol"]))), place_of(config))
+    return StudySiteService(
+        file, load_study(Path(str(config["study_document"]))), read_worker_settings(config)
+    )
 
 
-class StudyDesk:
-    """Answers a study's messages for one site.
+class StudySiteService:
+    """Message handler of one site in a study.
 
     Args:
-        file: The site's document.
+        file: The site's configuration.
         study: The study document that the site agreed to.
-        place: Where and for what the desk works.
-        roll: Opens the roll of a run.
-        ledger: What has left the site before; the one beside its document if not given.
-        key: What the site signs models with; the one beside its document if not given.
+        worker_settings: Folder and role of the worker process.
+        make_roster: Opens the consent roster of a run.
+        release_log: The site's release log; the one beside its configuration if not given.
+        key: The site's signing key; the one beside its configuration if not given.
 
     Attributes:
-        policy: What the site does not do and does not let go of.
+        policy: A policy of the site's own, applied before the study's.
     """
 
     def __init__(
         self,
-        file: SiteFile,
+        file: LoadedSiteConfig,
         study: Study,
-        place: Place,
-        roll: RollOf = world_roll,
-        ledger: Ledger | None = None,
+        worker_settings: WorkerSettings,
+        make_roster: RosterFactory = run_roster,
+        release_log: ReleaseLog | None = None,
         key: PrivateKey | None = None,
     ) -> None:
-        self.file, self.study, self.place, self._roll = file, study, place, roll
-        self._ledger, self._key = ledger, key
-        self.policy: SitePolicy = ADMITS_ALL
+        self.file, self.study, self.worker_settings, self._make_roster = (
+            file,
+            study,
+            worker_settings,
+            make_roster,
+        )
+        self._release_log, self._key = release_log, key
+        self.policy: SitePolicy = ALLOW_ALL
 
-    def answer(self, parcel: Parcel) -> Parcel:
-        """Do what a message asks; nothing leaves but what is listed."""
-        return in_fixed_words(lambda: check_fields(parcel.kind, self._answer(parcel)))
+    def reply(self, message: Message) -> Message:
+        """Handle a study request at the site's service and return a reply with listed fields only."""
+        return with_failure_code(lambda: check_fields(message.message_type, self._reply(message)))
 
-    def _answer(self, parcel: Parcel) -> Parcel:
-        run = str(checked(parcel).about["run"])
-        if parcel.about["terms"] != self.study.hash:
-            raise Said(OTHER_TERMS)
-        if unwilling := next(not_allowed(self.file.document, self.study), None):
-            return self._decline(parcel, unwilling)
-        folder, do = Folder(run_folder(self.place, run)), self._doing.get(parcel.kind)
-        if do is not None:
-            return passed(self.policy, parcel.kind, lambda: do(self, folder, run, body_of(parcel)))
-        return RunDesk(self, folder, run).answer(parcel)
+    def _reply(self, message: Message) -> Message:
+        run = str(check_request(message).header["run"])
+        if message.header["study_hash"] != self.study.hash:
+            raise CodedFailureError(STUDY_MISMATCH)
+        if disallowed := next(disallowed_plugins(self.file.config, self.study), None):
+            return self._decline(message, disallowed)
+        folder, handler = (
+            SiteRunFolder(run_folder(self.worker_settings, run)),
+            self._handlers.get(message.message_type),
+        )
+        if handler is not None:
+            return apply_policy(
+                self.policy, message.message_type, lambda: handler(self, folder, run, message_body(message))
+            )
+        return SiteRunService(self, folder, run).reply(message)
 
-    def _decline(self, parcel: Parcel, unwilling: tuple[Any, str, str]) -> Parcel:
-        """Say why the site takes no part, in words that hold nothing but what the study's own document says."""
-        _, what, remedy = unwilling
-        if parcel.kind == "read":
-            return worded("answer", {}, {"told": {}, "problem": what})
-        raise Refused(what, where=self.file.name, remedy=remedy)
+    def _decline(self, message: Message, disallowed: tuple[Any, str, str]) -> Message:
+        """Reply why the site's service declines the study; the text has content of the study document only."""
+        _, what, remedy = disallowed
+        if message.message_type == "ingest":
+            return make_message("reply", {}, {"cohort_report": {}, "problem": what})
+        raise RefusedError(what, where=self.file.name, remedy=remedy)
 
     @property
     def name(self) -> str:
-        """The site's id."""
-        return self.file.document.site.id
+        """The id of the site whose service this is."""
+        return self.file.config.site.id
 
-    def learner(self, folder: Folder, kept: Kept, run: str) -> KeptLearner:
-        """The learner of a run, which answers by the site's policy."""
-        made = KeptLearner(folder, kept, self.model(kept), self.study, self.roll(kept, run))
-        notes, ledger = Notes(run, folder.folder / "policy"), self.ledger
-        policy = policy_of(self.file, self.study, made, notes, ledger, self.policy)
-        key, peers = self._key or signing_key(self.file), self.file.document.policy.peers
-        policy.signing = Signing(key, self.name, self.study.hash, run, peers, ledger)
-        return made
+    def learner(self, folder: SiteRunFolder, preparation: StoredPreparation, run: str) -> PersistentLearner:
+        """Return the learner of a run with the policy of the site's service."""
+        learner = PersistentLearner(
+            folder, preparation, self.model(preparation), self.study, self.roster(preparation, run)
+        )
+        state, release_log = SiteRunState(run, folder.folder / "policy"), self.release_log
+        policy = make_study_policy(self.file, self.study, learner, state, release_log, self.policy)
+        key, trusted_signers = self._key or signing_key(self.file), self.file.config.policy.trusted_signers
+        policy.signer = SiteSigner(key, self.name, self.study.hash, run, trusted_signers, release_log)
+        return learner
 
     @property
-    def ledger(self) -> Ledger:
-        """What has left the site before."""
-        return self._ledger or open_ledger(self.file, smallest_count(self.file.document, self.study))
+    def release_log(self) -> ReleaseLog:
+        """The release log that the site's study service uses."""
+        return self._release_log or open_release_log(self.file, min_cell_count(self.file.config, self.study))
 
-    def roll(self, kept: Kept, run: str) -> Roll:
-        """Who may be used in a run."""
-        return self._roll(self.file, self.study, run, kept.member.people)
+    def roster(self, preparation: StoredPreparation, run: str) -> ConsentRoster:
+        """Return the consent roster that the site's study service uses in a run."""
+        return self._make_roster(self.file, self.study, run, preparation.site.patient_ids)
 
-    def model(self, kept: Kept) -> Model:
-        """The network, untrained."""
+    def model(self, preparation: StoredPreparation) -> Model:
+        """Return the model definition that the site's study service builds from the document."""
         assert self.study.learning is not None
-        return self.study.learning.model(features=len(kept.member.test.columns), classes=len(kept.classes))
+        return self.study.learning.build_model(
+            features=len(preparation.site.test.columns), classes=len(preparation.classes)
+        )
 
-    def _read(self, folder: Folder, run: str, body: Mapping[str, Any]) -> Parcel:
-        (reading,) = read_sites(self.study, [self.file], datetime.now(UTC))
-        table, problem = reading.table, reading.problem
-        if (
-            problem and not reading.told
-        ):  # an error's own words may name the site's files: they stay in its log
+    def _ingest(self, folder: SiteRunFolder, run: str, body: Mapping[str, Any]) -> Message:
+        (ingest,) = ingest_sites(self.study, [self.file], datetime.now(UTC))
+        table, problem = ingest.table, ingest.problem
+        if problem and not ingest.cohort_report:  # an error text may contain file names: it stays in the log
             _LOG.warning("%s", problem)
-            problem = _UNREAD
-        told = as_told(self.ledger, self.study, _without_places(reading.told)) if reading.told else {}
-        made: dict[str, Any] = {"told": told, "problem": problem}
+            problem = _UNREADABLE_RECORDS
+        cohort_report: dict[str, Any] = {}
+        if ingest.cohort_report:
+            report = _without_file_names(ingest.cohort_report)
+            cohort_report = released_attrition(self.release_log, self.study, report)
+        reply: dict[str, Any] = {"cohort_report": cohort_report, "problem": problem}
         if table is not None:
-            folder.wait(Waiting(table, reading.people))
-            made["floor"] = table.floor
-            if reading.anonymity is not None:
-                made |= self._combinations(table, reading.anonymity)
-        return worded("answer", {}, made)
+            folder.store_table(PendingTable(table, ingest.patient_ids))
+            reply["min_cell_count"] = table.min_cell_count
+            if ingest.anonymity is not None:
+                reply |= self._release_histogram(table, ingest.anonymity)
+        return make_message("reply", {}, reply)
 
-    def _combinations(self, table: Table, asked: AnonymitySettings) -> dict[str, Any]:
+    def _release_histogram(self, table: FeatureTable, anonymity: AnonymitySettings) -> dict[str, Any]:
         try:
-            told = combinations_told(self.ledger, self.study, table, asked)
-            return {"k": asked.k, "histogram": told.row()}
-        except Refused as error:  # by a rule, whose words name nobody
+            histogram = released_histogram(self.release_log, self.study, table, anonymity)
+            return {"k": anonymity.k, "histogram": histogram.row()}
+        except RefusedError as error:  # its text contains no record content
             return {"problem": error.what}
 
-    def _deal(self, folder: Folder, run: str, body: Mapping[str, Any]) -> Parcel:
-        waiting = folder.waiting()
+    def _split(self, folder: SiteRunFolder, run: str, body: Mapping[str, Any]) -> Message:
+        pending = folder.pending_table()
         try:
-            seed = one_seed(self.ledger, self.study, int(body["seed"]))
-            dealt = deal(self.study, self._reading(waiting), self._shown(waiting.table, body), seed)
-            told = sums_told(self.ledger, self.study, seed, dealt)
-            return worded("answer", {}, {"problem": "", "sums": sums_row(told)})
-        except Refused as error:  # by a rule, whose words name its numbers
-            return worded("answer", {}, {"problem": error.what})
+            seed = check_same_seed(self.release_log, self.study, int(body["seed"]))
+            split = split_table(
+                self.study, self._to_ingest(pending), self._anonymise(pending.table, body), seed
+            )
+            sums = released_sums(self.release_log, self.study, seed, split)
+            return make_message("reply", {}, {"problem": "", "sums": sums_to_row(sums)})
+        except RefusedError as error:  # its text contains settings only
+            return make_message("reply", {}, {"problem": error.what})
 
-    def _scale(self, folder: Folder, run: str, body: Mapping[str, Any]) -> Parcel:
+    def _scale(self, folder: SiteRunFolder, run: str, body: Mapping[str, Any]) -> Message:
         assert self.study.learning is not None
-        if not folder.ready:
-            waiting, secret = folder.waiting(), secrets.token_bytes(32)
-            seed = one_seed(self.ledger, self.study, int(body["seed"]))
-            reading = replace(self._reading(waiting), key=secret)
-            dealt = deal(self.study, reading, self._shown(waiting.table, body), seed)
+        if not folder.is_prepared:
+            pending, secret = folder.pending_table(), secrets.token_bytes(32)
+            seed = check_same_seed(self.release_log, self.study, int(body["seed"]))
+            ingest = replace(self._to_ingest(pending), key=secret)
+            split = split_table(self.study, ingest, self._anonymise(pending.table, body), seed)
             scale = check_scale(
                 self.study.learning,
-                scale_from(body["scale"]),
-                sums_told(self.ledger, self.study, seed, dealt),
+                scale_from_row(body["scale"]),
+                released_sums(self.release_log, self.study, seed, split),
             )
-            made = member(self.study, dealt, scale, dealt.entries())
-            kept = Kept(made, dealt.table.classes, scale.label, seed, secret, "")
-            _, cohort = self.roll(kept, run).taken(made.everybody, datetime.now(UTC).timestamp())
-            folder.keep(replace(kept, cohort=cohort))
-        kept = folder.kept(self.file)
-        told = {"table": kept.member.digest, "cohort": kept.cohort, "floor": kept.member.floor}
-        return worded("answer", {}, told)
+            site = scale_site(self.study, split, scale, split.row_assignments())
+            preparation = StoredPreparation(site, split.table.classes, scale.label, seed, secret, "")
+            _, cohort = self.roster(preparation, run).take_snapshot_for_round(
+                site.all_subjects, datetime.now(UTC).timestamp()
+            )
+            folder.store_preparation(replace(preparation, cohort=cohort))
+        preparation = folder.load_preparation(self.file)
+        reply = {
+            "table": preparation.site.digest,
+            "cohort": preparation.cohort,
+            "min_cell_count": preparation.site.min_cell_count,
+        }
+        return make_message("reply", {}, reply)
 
-    def _end(self, folder: Folder, run: str, body: Mapping[str, Any]) -> Parcel:
-        folder.remove()
-        return worded("answer", {}, {})
+    def _finish(self, folder: SiteRunFolder, run: str, body: Mapping[str, Any]) -> Message:
+        folder.delete()
+        return make_message("reply", {}, {})
 
-    def _reading(self, waiting: Waiting) -> Reading:
-        return Reading(self.file, waiting.table, waiting.people)
+    def _to_ingest(self, pending: PendingTable) -> SiteIngest:
+        return SiteIngest(self.file, pending.table, pending.patient_ids)
 
-    def _shown(self, table: Table, body: Mapping[str, Any]) -> Table:
-        """The table in the ranges that were chosen for all sites, with a k that is at least the site's own."""
-        asked = self.study.privacy.anonymity
-        if asked is None:
+    def _anonymise(self, table: FeatureTable, body: Mapping[str, Any]) -> FeatureTable:
+        """Apply the common recoding to the table in the site's service, with a k of at least the site's own."""
+        anonymity = self.study.privacy.anonymity
+        if anonymity is None:
             return table
-        own = max(asked.k, self.file.document.rules.k or 0)
-        settings: AnonymitySettings = replace(asked, k=max(own, int(body["k"])))
-        told = combinations_told(self.ledger, self.study, table, settings)
-        choice = check_choice(self.ledger, self.study, told, Choice.from_row(body["choice"]), settings)
-        return hidden(table, told, choice, settings)
+        min_k = max(anonymity.k, self.file.config.rules.k or 0)
+        settings: AnonymitySettings = replace(anonymity, k=max(min_k, int(body["k"])))
+        histogram = released_histogram(self.release_log, self.study, table, settings)
+        recoding = check_recoding(
+            self.release_log, self.study, histogram, RecodingChoice.from_row(body["recoding"]), settings
+        )
+        return anonymise_table(table, histogram, recoding, settings)
 
-    _doing: ClassVar[Mapping[str, Callable[[Any, Folder, str, Mapping[str, Any]], Parcel]]] = {
-        "read": _read,
-        "deal": _deal,
+    _handlers: ClassVar[Mapping[str, Callable[[Any, SiteRunFolder, str, Mapping[str, Any]], Message]]] = {
+        "ingest": _ingest,
+        "split": _split,
         "scale": _scale,
-        "end": _end,
+        "finish": _finish,
     }
 
 
-def _without_places(told: Mapping[str, Any]) -> dict[str, Any]:
-    """What there is to tell, without the names of the site's files."""
-    if "set_aside" not in told:
-        return dict(told)
-    return {**told, "set_aside": [{**each, "places": []} for each in told["set_aside"]]}
-
-
-class KeptLearner(ConsentedLearner):
-    """A learner whose rows lie in the site's folder: who is out once is out of the file, too."""
-
-    def __init__(self, folder: Folder, kept: Kept, model: Model, study: Study, roll: Roll) -> None:
-        assert study.learning is not None
-        member = kept.member
-        super().__init__(
-            member.name,
-            model,
-            member.rows,
-            study.learning.pipeline(),
-            kept.seed,
-            roll=roll,
-            floor=member.floor,
-            batch=member.file.document.limits.batch,
-            secret=kept.secret,
-        )
-        self._folder, self._kept = folder, kept
-        self.downlink = study.learning.way_down()
-
-    def begin(self, at: float, version: int | None = None) -> None:
-        """Ask who is still in; the rows of the others leave memory and disk, test rows and ids included."""
-        with self._folder.locked():
-            kept = self._folder.kept(self._kept.member.file)
-            inside = self._roll.inside(kept.member.everybody, at)
-            self._let_go(kept, inside)
-            kept = self._folder.kept(kept.member.file)
-            self._keep(kept.member.rows)
-            try:
-                super().begin(at, version)
-            finally:
-                if self._rows != kept.member.rows:  # somebody has left just now
-                    mine = {*self._rows.train.subjects, *self._rows.validation.subjects}
-                    self._let_go(kept, frozenset(mine) | frozenset(kept.member.test.subjects))
-
-    def _let_go(self, kept: Kept, inside: frozenset[str]) -> None:
-        out = {kept.member.people[key] for key in kept.member.everybody if key not in inside}
-        if out:
-            self._folder.forget(kept.member.file, out.__contains__)
-
-
-class RunDesk(Desk):
-    """Training, evaluation and judging for a member of a run."""
-
-    def __init__(self, desk: StudyDesk, folder: Folder, run: str) -> None:
-        self._kept = folder.kept(desk.file)
-        self._desk, self._run = desk, run
-        super().__init__(desk.learner(folder, self._kept, run), desk.place)
-
-    def _judge(self, drawer: Drawer, parcel: Parcel) -> Parcel:
-        """Counts of how models do on test rows; those of whoever has left are not used."""
-        kept, models, inside = self._kept, self._models(drawer, parcel), self._inside()
-        self._policy.judges(models)
-        SiteState(drawer.folder, self.learner.name).refresh(self.learner)
-        model, local = self.learner.model, layers_of(self.learner)
-        told = [told_row(site_counts(kept.member, kept, model, vector, inside, local)) for vector in models]
-        return worded("answer", {}, {"told": told})
-
-    def _gain(self, drawer: Drawer, parcel: Parcel) -> Parcel:
-        """What the site gains: it makes models of its own, which stay here in a file, and compares."""
-        kept, learning, (community,) = self._kept, self._desk.study.learning, self._models(drawer, parcel)
-        assert learning is not None
-        wish = GainSettings(*(int(parcel.about[key]) for key in ("epochs", "seed", "resamples"))).bounded()
-        self._policy.answers_once("gain", community, wish.epochs, wish.seed, wish.resamples)
-        both = self.learner.model, community
-        found = site_gain(kept.member, kept, learning, both, self._inside(), wish)
-        if found.models:  # beside the run's folder, which is emptied when the run ends
-            keep_own(own_path(self.place.folder, self._run), found.models)
-        return worded("answer", {}, gain_row(found))
-
-    def _explain(self, drawer: Drawer, parcel: Parcel) -> Parcel:
-        """What a model goes by, as far as the study asks for it and the site's limits allow it."""
-        kept, study = self._kept, self._desk.study
-        assert study.learning is not None
-        asked = study.learning.explanation
-        if asked is None:
-            return worded("answer", {}, {"why": "the study does not ask for it"})
-        (vector,) = self._models(drawer, parcel)
-        self._policy.answers_once("explain", vector)
-        SiteState(drawer.folder, self.learner.name).refresh(self.learner)
-        made = site_explained(
-            kept.member,
-            asked,
-            columns(study.plan()),
-            kept,
-            self.learner.model,
-            vector,
-            self._inside(),
-            seed=kept.seed,
-            local=layers_of(self.learner),
-        )
-        if isinstance(made, str):
-            return worded("answer", {}, {"why": made})
-        return worded("answer", {}, {"why": "", "explained": explained_row(made)})
-
-    @property
-    def _policy(self) -> StudyPolicy:
-        policy = self.learner.policy
-        assert isinstance(policy, StudyPolicy)
-        return policy
-
-    def _models(self, drawer: Drawer, parcel: Parcel) -> list[Vector]:
-        """The models that a question is about."""
-        tasks = parcel.about["tasks"]
-        return drawer.models([(one, parcel.blobs[f"model/{i}"]) for i, one in enumerate(tasks)])
-
-    def _inside(self) -> frozenset[str]:
-        """Whose test rows may be told of now: those of whoever is still in, as far as the ledger allows."""
-        mine, roll = self._kept.member, self._desk.roll(self._kept, self._run)
-        inside, _ = roll.taken(mine.everybody, datetime.now(UTC).timestamp())
-        return tellable(self._desk.ledger, mine, inside)
-
-    _doing: ClassVar[Mapping[str, Callable[[Any, Drawer, Parcel], Parcel]]] = {
-        **Desk._doing,
-        "judge": _judge,
-        "gain": _gain,
-        "explain": _explain,
-    }
-
-
-# ---- what is kept of a run ----------------------------------------------------------------------------------------
-
-_PARTS = ("train", "validation", "test")
-
-Arrays = Mapping[str, NDArray[Any]]
-
-
-@dataclass(frozen=True, slots=True)
-class Waiting:
-    """A table that waits for the other sites."""
-
-    table: Table
-    people: Mapping[str, str]
-
-
-@dataclass(frozen=True, slots=True)
-class Kept:
-    """A member with what all sites share."""
-
-    member: Member
-    classes: tuple[str, ...]
-    label: tuple[float, float]
-    seed: int
-    secret: bytes
-    cohort: str
-
-
-def without(member: Member, gone: frozenset[str]) -> Member:
-    """A member without some people, known as rows name them."""
-
-    def rest(table: Scaled) -> Scaled:
-        return some(table, np.array([each not in gone for each in table.subjects], dtype=bool))
-
-    stays = [each not in gone for each in member.test.subjects]
-    return replace(
-        member,
-        people={key: patient for key, patient in member.people.items() if key not in gone},
-        rows=Rows(rest(member.rows.train), rest(member.rows.validation)),
-        test=rest(member.test),
-        groups={name: tuple(compress(of, stays)) for name, of in member.groups.items()},
-        lessened=True,
-    )
-
-
-def forget_person(runs: Path, file: SiteFile, leaves: Callable[[str], bool]) -> None:
-    """Remove a person from everything that a site's node keeps of the runs that are under way."""
-    for place in sorted(runs.iterdir()) if runs.is_dir() else ():
-        if place.is_dir():
-            folder = Folder(place)
-            with folder.locked():
-                folder.forget(file, leaves)
-
-
-class Folder:
-    """A run's folder at a site."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self._table, self._member = folder / "table.safetensors", folder / "member.safetensors"
-
-    @property
-    def ready(self) -> bool:
-        """Whether the site is a member of the run."""
-        return self._member.exists()
-
-    def wait(self, kept: Waiting) -> None:
-        """Keep a table until all sites have told what is needed."""
-        table = kept.table
-        about = {
-            "columns": [[c.name, c.input, c.measured, c.pooled] for c in table.columns],
-            "classes": table.classes,
-            "subjects": table.subjects,
-            "floor": table.floor,
-            "label": table.label,
-            "people": dict(kept.people),
-        }
-        self._write(self._table, {"x": table.x, "y": table.y}, about)
-
-    def waiting(self) -> Waiting:
-        """The table that waits."""
-        arrays, about = self._read(self._table)
-        columns = tuple(Column(*each) for each in about["columns"])
-        names = tuple(about["subjects"])
-        table = Table(
-            columns, arrays["x"], arrays["y"], tuple(about["classes"]), names, about["floor"], about["label"]
-        )
-        return Waiting(table, about["people"])
-
-    def keep(self, kept: Kept) -> None:
-        """Keep a member's rows; the table that they were made of is removed."""
-        self._write_member(kept)
-        self._table.unlink(missing_ok=True)
-
-    def kept(self, file: SiteFile) -> Kept:
-        """The member; a site that is none says so."""
-        arrays, about = self._read(self._member)
-        columns, classes = tuple(about["columns"]), tuple(about["classes"])
-        parts = {
-            name: Scaled(
-                columns, arrays[f"{name}/x"], arrays[f"{name}/y"], classes, tuple(about["subjects"][name])
-            )
-            for name in _PARTS
-        }
-        groups = {name: tuple(of) for name, of in about["groups"].items()}
-        rows = Rows(parts["train"], parts["validation"])
-        member = Member(file, about["people"], rows, parts["test"], groups, about["floor"], about["digest"])
-        mean, deviation = about["label"]
-        secret = bytes.fromhex(about["secret"])
-        return Kept(member, classes, (mean, deviation), about["seed"], secret, about["cohort"])
-
-    @contextmanager
-    def locked(self) -> Iterator[None]:
-        """Let no other process of the site change the rows meanwhile."""
-        with (self.folder / "rows.lock").open("a") as handle:
-            fcntl.flock(handle, fcntl.LOCK_EX)
-            yield
-
-    def forget(self, file: SiteFile, leaves: Callable[[str], bool]) -> None:
-        """Remove people from everything that lies here; whoever calls holds :meth:`locked`.
-
-        Args:
-            file: The site's document.
-            leaves: Whether a person leaves, by the Patient's id.
-        """
-        if self._table.exists():
-            waiting = self.waiting()
-            gone = frozenset(key for key, patient in waiting.people.items() if leaves(patient))
-            if gone:
-                people = {key: patient for key, patient in waiting.people.items() if key not in gone}
-                self.wait(Waiting(waiting.table.without(gone), people))
-        if self.ready:
-            kept = self.kept(file)
-            gone = frozenset(key for key, patient in kept.member.people.items() if leaves(patient))
-            if gone:
-                self._write_member(replace(kept, member=without(kept.member, gone)))
-                SiteState(self.folder, kept.member.name).lose_memory()
-
-    def remove(self) -> None:
-        """Forget the run."""
-        shutil.rmtree(self.folder, ignore_errors=True)
-
-    def _write_member(self, kept: Kept) -> None:
-        member = kept.member
-        parts = {"train": member.rows.train, "validation": member.rows.validation, "test": member.test}
-        arrays = {f"{name}/x": part.x for name, part in parts.items()}
-        arrays |= {f"{name}/y": part.y for name, part in parts.items()}
-        about = {
-            "columns": member.test.columns,
-            "classes": kept.classes,
-            "subjects": {name: part.subjects for name, part in parts.items()},
-            "groups": {name: list(of) for name, of in member.groups.items()},
-            "people": dict(member.people),
-            "floor": member.floor,
-            "digest": member.digest,
-            "label": list(kept.label),
-            "seed": kept.seed,
-            "secret": kept.secret.hex(),
-            "cohort": kept.cohort,
-        }
-        self._write(self._member, arrays, about)
-
-    def _write(self, path: Path, arrays: Arrays, about: Mapping[str, Any]) -> None:
-        from safetensors.numpy import save
-
-        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        whole = {name: np.ascontiguousarray(values) for name, values in arrays.items()}
-        with replacing(path, mode=0o600) as begun:
-            begun.write_bytes(save(whole, metadata={"about": json.dumps(about)}))
-
-    def _read(self, path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
-        from safetensors import safe_open
-
-        if not path.exists():
-            raise Said(STRANGER)
-        with safe_open(path, "np") as file:
-            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            return arrays, json.loads(file.metadata()["about"])
+def _without_file_names(report: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a cohort report without file names, as the site's service may send it."""
+    if "skipped" not in report:
+        return dict(report)
+    return {**report, "skipped": [{**skipped, "locations": []} for skipped in report["skipped"]]}

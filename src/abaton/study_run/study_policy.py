@@ -1,14 +1,14 @@
-"""A site's policy in a study: every task is held against the contract, every answer is made coarse before it leaves.
+"""Policy of a site in a study: requests are checked against the task contract, replies are rounded before release.
 
-Whatever engine carries the task, its worker asks here. Refusals are counted; their reasons go to the site's own log.
+All engines apply it at the site. Refusals are counted; their reasons are only in the site's log.
 
 Invariants:
-(1) no task is done that trains otherwise than the study document says, or from a model far from the last;
-(2) a version is answered once, and a model is scored once: over a network one that a site known here has signed, and
+(1) no task trains differently from the study document, or from a model far from the last one;
+(2) a version is trained on once, and a model is evaluated once: on a network only a model with a trusted signature, and
     one of each site and version;
-(3) no update rests on fewer rows than the site allows, none on a few that a model singles out, and none leaves beyond
-    the privacy budget, over all runs;
-(4) what is counted leaves in stretches no finer than the smallest count, and only of people that `site.ledger` allows.
+(3) no update is computed from fewer rows than the site allows, or from a few rows that a crafted model singles out,
+    and none is released beyond the privacy budget over all runs;
+(4) counts are rounded to bins of at least `min_cell_count`, and released only if the release log allows their subjects.
 """
 
 from __future__ import annotations
@@ -21,239 +21,254 @@ from typing import Any
 
 import numpy as np
 
-from abaton.codecs import Key
-from abaton.disclosure.rounding import coarse_score, rounded
-from abaton.errors import Refused
-from abaton.kernels import Vector
-from abaton.learners import Learner, Reply, Request, SitePolicy
-from abaton.learners.site_policy import ADMITS_ALL
-from abaton.site import Ledger, PolicyPart, SiteFile
+from abaton.codecs import CodecKey
+from abaton.disclosure.rounding import round_counts, round_significant
+from abaton.errors import RefusedError
+from abaton.layout import Vector
+from abaton.learners import Learner, SitePolicy, SiteReply, SiteRequest
+from abaton.learners.site_policy import ALLOW_ALL
+from abaton.site import LoadedSiteConfig, ReleaseLog, SitePolicySection
 from abaton.study import Study
 from abaton.study_run.consented_learner import ConsentedLearner
-from abaton.study_run.model_signatures import Signing
-from abaton.study_run.site_run_state import Notes
-from abaton.study_run.task_contract import Contract, small
+from abaton.study_run.model_signatures import SiteSigner
+from abaton.study_run.site_run_state import SiteRunState
+from abaton.study_run.task_contract import TaskContract, too_few_rows_text
 from abaton.training import round_key
 
-_START = 100.0  # learning rates that each number of a model may move before the site has sent anything, in the mean
-_BETWEEN = 16  # versions that may lie between two trainings of a site, for models that it only scores
+_INITIAL_STEPS = (
+    100.0  # learning rates by which a parameter may change on average before the site's first update
+)
+_MAX_VERSIONS_BETWEEN = 16  # versions between two trainings of a site, for models that it only evaluates
 
 
 @dataclass
 class StudyPolicy(SitePolicy):
-    """The policy of one site in one run.
+    """Policy of one site in one run.
 
     Args:
-        contract: What the study document lets the centre ask.
-        terms: What the site bounds by itself.
-        ledger: What has left the site before.
-        notes: What was asked and answered in this run.
+        contract: Tasks that the study document allows.
+        limits: The site's own limits.
+        release_log: The site's release log.
+        state: Requests and replies of this run.
         learner: The site's learner.
-        also: A policy of the site's own that is asked first.
-        signing: What is signed here, and whose signatures are taken; nothing where all sites are on one machine.
+        site_policy: A policy of the site's own that is applied first.
+        signer: Signs models and checks signatures; None where all sites are on one machine.
     """
 
-    contract: Contract
-    terms: PolicyPart
-    ledger: Ledger
-    notes: Notes
+    contract: TaskContract
+    limits: SitePolicySection
+    release_log: ReleaseLog
+    state: SiteRunState
     learner: Learner
-    also: SitePolicy = field(default_factory=lambda: ADMITS_ALL)
-    signing: Signing | None = None
+    site_policy: SitePolicy = field(default_factory=lambda: ALLOW_ALL)
+    signer: SiteSigner | None = None
 
-    def admits(self, asked: Request) -> None:
-        """Let a task begin that the contract allows."""
-        self.also.admits(asked)
+    def admit(self, request: SiteRequest) -> None:
+        """Study policy: refuse a task that the task contract does not allow."""
+        self.site_policy.admit(request)
         try:
-            if asked.kind == "train":
-                self._admit_training(asked)
-            elif asked.kind == "evaluate":
-                self._admit_scoring(asked)
-        except Refused:
-            self.notes.refused()
+            if request.message_type == "train":
+                self._admit_training(request)
+            elif request.message_type == "evaluate":
+                self._admit_scoring(request)
+        except RefusedError:
+            self.state.record_refusal()
             raise
 
-    def releases(self, asked: Request, reply: Reply) -> Reply:
-        """What leaves of an answer: coarse, and nothing that rests on too few."""
-        reply = self.also.releases(asked, reply)
+    def release(self, request: SiteRequest, reply: SiteReply) -> SiteReply:
+        """Study policy: return the releasable reply, with rounded counts and no update from too few rows."""
+        reply = self.site_policy.release(request, reply)
         try:
-            if asked.kind == "train":
-                return self._release_update(asked, reply)
-            if asked.kind == "evaluate":
-                return Reply({**reply.about, "score": self._score(reply.about["score"])}, reply.payload)
-        except Refused:
-            self.notes.refused()
+            if request.message_type == "train":
+                return self._release_update(request, reply)
+            if request.message_type == "evaluate":
+                counts = self._release_counts(reply.header["counts"])
+                return SiteReply({**reply.header, "counts": counts}, reply.payload)
+        except RefusedError:
+            self.state.record_refusal()
             raise
         return reply
 
-    def judges(self, models: Iterable[Vector]) -> None:
-        """Let some versions of the community model be judged on test rows.
+    def admit_evaluation(self, models: Iterable[Vector]) -> None:
+        """Study policy: admit versions of the community model for evaluation on test rows.
 
         Raises:
-            Refused: They are too many, or not of this run.
+            RefusedError: They are too many, or not of this run.
         """
+        limit = self.limits.max_test_evaluations
         for model in models:
             try:
-                self._near(model, _BETWEEN)
-                if not self.notes.once("judged", _digest(model), self.terms.judged):
-                    raise _refused(f"more than {self.terms.judged} models would be judged")
-            except Refused:
-                self.notes.refused()
+                self._check_distance(model, _MAX_VERSIONS_BETWEEN)
+                if not self.state.record_once("tested", _digest(model), limit):
+                    raise _policy_error(f"more than {limit} models would be evaluated on test rows")
+            except RefusedError:
+                self.state.record_refusal()
                 raise
 
-    def answers_once(self, kind: str, model: Vector, *settings: int) -> None:
-        """Let a question of some kind be asked of one model of a run; the same one again as often as it gets lost.
+    def admit_once(self, message_type: str, model: Vector, *settings: int) -> None:
+        """Study policy: admit a request type for one model of a run; the same request may be repeated.
 
         Raises:
-            Refused: It was answered for another model, or with other settings.
+            RefusedError: The request was answered for another model, or with other settings.
         """
-        self.judges([model])
-        if not self.notes.once(kind, f"{_digest(model)}/{settings}", 1):
-            self.notes.refused()
-            raise _refused(f"'{kind}' was answered for another model, or with other settings")
+        self.admit_evaluation([model])
+        if not self.state.record_once(message_type, f"{_digest(model)}/{settings}", 1):
+            self.state.record_refusal()
+            raise _policy_error(f"'{message_type}' was answered for another model, or with other settings")
 
     # ---- training ---------------------------------------------------------------------------------------------------
 
-    def _admit_training(self, asked: Request) -> None:
-        assert asked.settings is not None
-        assert asked.version is not None
-        assert asked.model is not None
-        self.contract.check(asked.version, asked.settings)
-        last_version, last_key = self.notes.answered
-        again = asked.version < last_version or (asked.version == last_version and not self.contract.repeats)
-        if again and asked.key != last_key:
-            raise _refused("an update for this version of the model, or a later one, has been given")
+    def _admit_training(self, request: SiteRequest) -> None:
+        assert request.settings is not None
+        assert request.version is not None
+        assert request.model is not None
+        self.contract.check(request.version, request.settings)
+        last_version, last_task = self.state.last_update
+        is_repeated = request.version < last_version or (
+            request.version == last_version and not self.contract.may_repeat_version
+        )
+        if is_repeated and request.task_id != last_task:
+            raise _policy_error("an update of this version of the model, or of a later one, was released")
         rows = len(self.learner.examples)
-        if rows < self.terms.fewest_rows and not self.contract.small_sites:
-            raise _refused(small(self.terms))
-        batch = self._batch(asked)
-        if batch < min(self.terms.smallest_batch, rows):
-            raise _refused(f"a step would rest on {batch} rows, fewer than {self.terms.smallest_batch}")
-        last = self.notes.given
-        self._near(asked.model, max(1, asked.version - (last[0] if last else 0)))
-        if asked.version == 0 and not np.array_equal(asked.model, self._initial()):
-            raise _refused("the first model is not the one that the study document and the seed give")
-        self.notes.give(asked.version, asked.model)
+        if rows < self.limits.min_rows and not self.contract.may_admit_small_sites:
+            raise _policy_error(too_few_rows_text(self.limits))
+        batch_size = self._batch_size(request)
+        if batch_size < min(self.limits.min_batch_size, rows):
+            raise _policy_error(f"the batch size is {batch_size}, less than {self.limits.min_batch_size}")
+        last = self.state.last_model
+        self._check_distance(request.model, max(1, request.version - (last[0] if last else 0)))
+        if request.version == 0 and not np.array_equal(request.model, self._initial()):
+            raise _policy_error(
+                "the first model differs from the one that the study document and the seed determine"
+            )
+        self.state.record_model(request.version, request.model)
 
-    def _release_update(self, asked: Request, reply: Reply) -> Reply:
-        assert asked.settings is not None
-        assert asked.version is not None
-        about, rows = dict(reply.about), self.learner.size(asked.settings)
-        floor = 1 if self.contract.small_sites else min(rows, self.terms.fewest_rows)
-        if about["steps"] * self._batch(asked) < floor:
-            raise _refused(f"the update would rest on fewer than {floor} rows")
-        self._single_nobody_out(asked)
-        self._spend(asked)
-        about["examples"] = self.people_told(rows, complete=asked.settings.complete)
-        about["loss"] = None if about["loss"] is None else rounded(about["loss"])
-        about["score"] = self._score(about["score"])
-        if self.signing is not None and "signature" not in about:  # what is sent again was signed before
-            assert asked.model is not None
-            signature = self.signing.sign(self.learner, asked.version, asked.model, reply.payload)
-            about["signature"] = signature
-        if asked.key != self.notes.answered[1]:
-            self.notes.answer(asked.version, asked.key, self._length(asked.version, reply.payload))
-        return Reply(about, reply.payload)
+    def _release_update(self, request: SiteRequest, reply: SiteReply) -> SiteReply:
+        assert request.settings is not None
+        assert request.version is not None
+        header, rows = dict(reply.header), self.learner.size(request.settings)
+        min_rows = 1 if self.contract.may_admit_small_sites else min(rows, self.limits.min_rows)
+        if header["steps"] * self._batch_size(request) < min_rows:
+            raise _policy_error(f"the update would be computed from fewer than {min_rows} rows")
+        self._check_effective_examples(request)
+        self._spend_budget(request)
+        header["examples"] = self.stable_subject_count(
+            rows, use_validation_data=request.settings.use_validation_data
+        )
+        header["loss"] = None if header["loss"] is None else round_significant(header["loss"])
+        header["counts"] = self._release_counts(header["counts"])
+        if self.signer is not None and "signature" not in header:  # a repeated reply has a signature already
+            assert request.model is not None
+            signature = self.signer.sign(self.learner, request.version, request.model, reply.payload)
+            header["signature"] = signature
+        if request.task_id != self.state.last_update[1]:
+            self.state.record_update(
+                request.version, request.task_id, self._update_norm(request.version, reply.payload)
+            )
+        return SiteReply(header, reply.payload)
 
-    def _single_nobody_out(self, asked: Request) -> None:
-        """Refuse an update from a model that is right about all rows but a few: it would be those few rows."""
-        assert asked.settings is not None
-        assert asked.model is not None
-        if self.contract.small_sites:
-            return  # the noise of the privacy budget hides single rows
-        least = min(self.terms.smallest_batch, self.learner.size(asked.settings) / 2)
-        if self.learner.resting(asked.model, asked.settings) < least:
-            raise _refused(f"the model leaves fewer than {least:g} rows to learn from")
+    def _check_effective_examples(self, request: SiteRequest) -> None:
+        """Study policy: refuse an update of a model that is right but for a few rows, as it depends on those only."""
+        assert request.settings is not None
+        assert request.model is not None
+        if self.contract.may_admit_small_sites:
+            return  # the noise of the privacy budget protects single rows
+        min_examples = min(self.limits.min_batch_size, self.learner.size(request.settings) / 2)
+        if self.learner.effective_examples(request.model, request.settings) < min_examples:
+            raise _policy_error(f"the update would depend on fewer than {min_examples:g} effective rows")
 
-    def _spend(self, asked: Request) -> None:
-        """Draw on the privacy budget, which is one for all runs over the site's people."""
-        if self.contract.rules.privacy is None:
+    def _spend_budget(self, request: SiteRequest) -> None:
+        """Study policy: spend one update of the privacy budget, shared by all runs with the site's subjects."""
+        if self.contract.strategy.privacy is None:
             return
-        task = f"{self.notes.run}\x1f{asked.key}"
-        if not self.ledger.spend(self.contract.study.hash, task, self.contract.updates):
-            raise _refused("the site's privacy budget for this study is spent")
+        task = f"{self.state.run}\x1f{request.task_id}"
+        if not self.release_log.spend_budget(self.contract.study.hash, task, self.contract.max_updates):
+            raise _policy_error("the site's privacy budget for this study is spent")
 
-    def _batch(self, asked: Request) -> int:
-        assert asked.settings is not None
-        return min(self.learner.limited(asked.settings).batch_size, max(1, self.learner.size(asked.settings)))
+    def _batch_size(self, request: SiteRequest) -> int:
+        assert request.settings is not None
+        return min(
+            self.learner.apply_limits(request.settings).batch_size,
+            max(1, self.learner.size(request.settings)),
+        )
 
-    def people_told(self, number: int, *, complete: bool = False) -> int:
-        """A number of people that are trained on: as it was told before, until it has changed by the smallest count."""
-        what = f"examples/{self.contract.study.hash}/{self.learner.seed}/{complete:d}"
-        return self.ledger.steady(what, number)
+    def stable_subject_count(self, count: int, *, use_validation_data: bool = False) -> int:
+        """Study policy: return the releasable training subjects, unchanged until they differ by `min_cell_count`."""
+        key = f"examples/{self.contract.study.hash}/{self.learner.seed}/{use_validation_data:d}"
+        return self.release_log.stable_count(key, count)
 
     # ---- models -----------------------------------------------------------------------------------------------------
 
-    def _near(self, model: Vector, versions: int) -> None:
-        """Refuse a model that lies further from the last one than versions of honest updates can carry it."""
-        last = self.notes.given
+    def _check_distance(self, model: Vector, versions: int) -> None:
+        """Study policy: refuse a model further from the last one than this many versions of updates explain."""
+        last = self.state.last_model
         start = self._initial() if last is None else last[1]
         if len(model) != len(start):
-            raise _refused("the model has another size")
-        size, lesson = len(start), self.contract.rules.training
-        first = math.sqrt(size) * max(1.0, _START * lesson.learning_rate)
-        usual = self.notes.longest
-        step = max(usual, first) if not usual or self.contract.leaps else usual
-        away = float(np.linalg.norm(np.asarray(model, np.float64) - np.asarray(start, np.float64)))
-        if not away <= self.terms.reach * step * versions:
-            raise _refused(
-                "the model lies further from the last one than honest updates could have carried it"
-            )
+            raise _policy_error(f"the model has {len(model)} parameters instead of {len(start)}")
+        size, training = len(start), self.contract.strategy.training
+        initial_norm = math.sqrt(size) * max(1.0, _INITIAL_STEPS * training.learning_rate)
+        max_norm = self.state.max_update_norm
+        step = max(max_norm, initial_norm) if not max_norm or self.contract.has_server_optimiser else max_norm
+        distance = float(np.linalg.norm(np.asarray(model, np.float64) - np.asarray(start, np.float64)))
+        if not distance <= self.limits.max_model_shift_ratio * step * versions:
+            raise _policy_error("the model is further from the last one than updates can explain")
 
     def _initial(self) -> Vector:
         return self.learner.model.initial(self.learner.seed)
 
-    def _length(self, version: int, payload: bytes) -> float:
-        key = Key(round_key(self.learner.seed, version), self.learner.name)
+    def _update_norm(self, version: int, payload: bytes) -> float:
+        key = CodecKey(round_key(self.learner.seed, version), self.learner.name)
         update = self.learner.codec.decode(payload, self.learner.model.layout, key)
         return float(np.linalg.norm(update.astype(np.float64)))
 
-    # ---- scores -----------------------------------------------------------------------------------------------------
+    # ---- evaluation -------------------------------------------------------------------------------------------------
 
-    def _admit_scoring(self, asked: Request) -> None:
-        assert asked.model is not None
-        if not self.contract.scores:
-            raise _refused("the study does not let sites score models")
-        whose = asked.key
-        if self.signing is not None:
-            self.signing.check(asked.model, asked.signed)
-            assert asked.signed is not None
-            whose = f"{asked.signed.author}\x1f{asked.signed.version}"
-        self._near(asked.model, _BETWEEN)
-        most = self.terms.scored * (self.contract.versions if self.contract.synchronous else 1)
-        if not self.contract.synchronous:
-            most += self.contract.versions
-        model = _digest(asked.model)
-        if not self.notes.once("scored", f"{whose}\x1f{model}", most):
-            raise _refused(f"more than {most} models would be scored")
-        one = self.signing is not None and not self.contract.repeats
-        if one and not self.notes.once(f"scored\x1f{whose}", model, 1):
-            raise _refused("another model of the same site and version was scored")
+    def _admit_scoring(self, request: SiteRequest) -> None:
+        assert request.model is not None
+        if not self.contract.may_score_models:
+            raise _policy_error("the study document does not allow sites to evaluate models")
+        author = request.task_id
+        if self.signer is not None:
+            self.signer.check(request.model, request.signed_model)
+            assert request.signed_model is not None
+            author = f"{request.signed_model.trained_by}\x1f{request.signed_model.version}"
+        self._check_distance(request.model, _MAX_VERSIONS_BETWEEN)
+        limit = self.limits.max_scored_models * (
+            self.contract.max_versions if self.contract.is_synchronous else 1
+        )
+        if not self.contract.is_synchronous:
+            limit += self.contract.max_versions
+        model = _digest(request.model)
+        if not self.state.record_once("scored", f"{author}\x1f{model}", limit):
+            raise _policy_error(f"more than {limit} models would be evaluated")
+        has_one_model = self.signer is not None and not self.contract.may_repeat_version
+        if has_one_model and not self.state.record_once(f"scored\x1f{author}", model, 1):
+            raise _policy_error("another model of the same site and version was evaluated")
 
-    def _score(self, score: Any) -> tuple[float, ...]:
-        """What is told of a model on validation rows; nothing, if somebody has left and too few others with them."""
-        people = getattr(self.learner, "validation_people", None)
-        if not score or people is None or not self.ledger.may_tell("scores", people):
+    def _release_counts(self, counts: Any) -> tuple[float, ...]:
+        """Study policy: return releasable validation counts; none after a withdrawal until enough subjects changed."""
+        patient_ids = getattr(self.learner, "validation_patient_ids", None)
+        if not counts or patient_ids is None or not self.release_log.may_release("validation", patient_ids):
             return ()
-        return coarse_score(score, self.ledger.floor, loss=self.contract.tells_loss)
+        return round_counts(counts, self.release_log.min_cell_count, loss=self.contract.releases_loss)
 
 
-def policy_of(
-    file: SiteFile,
+def make_study_policy(
+    file: LoadedSiteConfig,
     study: Study,
     learner: ConsentedLearner,
-    notes: Notes,
-    ledger: Ledger,
-    also: SitePolicy = ADMITS_ALL,
+    state: SiteRunState,
+    release_log: ReleaseLog,
+    site_policy: SitePolicy = ALLOW_ALL,
 ) -> StudyPolicy:
-    """The policy of a site in a run of a study, which its learner goes by from now on."""
-    made = StudyPolicy(Contract(study), file.document.policy, ledger, notes, learner, also)
-    learner.policy, learner.tells = made, made.people_told
-    return made
+    """Return the study policy of a site in a run, and apply it to the learner."""
+    policy = StudyPolicy(TaskContract(study), file.config.policy, release_log, state, learner, site_policy)
+    learner.policy, learner.releasable_count = policy, policy.stable_subject_count
+    return policy
 
 
-def _refused(what: str) -> Refused:
-    return Refused(what, where="policy", remedy="see 'abaton site policy --explain'")
+def _policy_error(what: str) -> RefusedError:
+    return RefusedError(what, where="policy", remedy="see 'abaton site policy --explain'")
 
 
 def _digest(model: Vector) -> str:

@@ -1,7 +1,7 @@
-"""The contract of a run: what a site derives from the study document by itself, and holds every task against.
+"""Task contract: the tasks that a site accepts, derived from the study document.
 
-The centre starts, orders and stops. How is trained, how often, from which model on, and whether models are scored is in
-the document whose hash the site agreed to; a task that says anything else is refused.
+The centre can only start, order and stop tasks. Settings of training, the number of versions, the first model and the
+evaluation of models are determined by the document whose hash the site agreed to; a task that differs is refused.
 """
 
 from __future__ import annotations
@@ -10,138 +10,160 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from abaton.controller import Asynchronous, Rules, Synchronous
-from abaton.controller.robust_aggregation import Plain
-from abaton.errors import AbatonError, Refused
-from abaton.site import PolicyPart
-from abaton.study import Learning, Study
+from abaton.controller import AsynchronousScheduler, Strategy, SynchronousScheduler
+from abaton.controller.server_optimiser import ServerSgd
+from abaton.errors import AbatonError, RefusedError
+from abaton.site import SitePolicySection
+from abaton.study import LearningSection, Study
 from abaton.training import TrainSettings
 
-_LEARNERS = 1_000  # how many sites take part is the centre's to say; no rule here depends on it
+_ASSUMED_LEARNERS = 1_000  # the number of sites is up to the centre; the contract does not depend on it
 
 
 @dataclass(frozen=True)
-class Contract:
-    """What a study document lets a centre ask of a site."""
+class TaskContract:
+    """Tasks that a study document allows at a site."""
 
     study: Study
 
     @property
-    def learning(self) -> Learning:
-        """How the study learns."""
+    def learning(self) -> LearningSection:
+        """The study's learning section, from which the task contract is derived."""
         assert self.study.learning is not None
         return self.study.learning
 
     @cached_property
-    def rules(self) -> Rules:
-        """The controller's rules; a pacing or weighting of a package that only the centre has is left out of them."""
+    def strategy(self) -> Strategy:
+        """The strategy in the task contract; plugins that only the centre has installed are replaced by defaults."""
         try:
-            return self.learning.rules(_LEARNERS)
+            return self.learning.build_strategy(_ASSUMED_LEARNERS)
         except (AbatonError, ImportError):
-            plain = self.learning.model_copy(
-                update={"pacing": None, "weighting": (), "robust": None, "server": None}
+            builtin = self.learning.model_copy(
+                update={
+                    "scheduler": None,
+                    "weighting": (),
+                    "robust_aggregation": None,
+                    "server_optimiser": None,
+                }
             )
-            return plain.rules(_LEARNERS)
+            return builtin.build_strategy(_ASSUMED_LEARNERS)
 
     @property
-    def versions(self) -> int:
-        """How many versions of the community model there can be to train on."""
-        last = self.learning.finishing * (1 if self.synchronous else _LEARNERS)
-        return self.learning.rounds + last
+    def max_versions(self) -> int:
+        """Largest number of versions of the community model to train on under the task contract."""
+        final_versions = self.learning.final_rounds * (1 if self.is_synchronous else _ASSUMED_LEARNERS)
+        return self.learning.rounds + final_versions
 
     @property
-    def synchronous(self) -> bool:
-        """Whether the study has rounds that all sites share."""
-        return isinstance(self.rules.pacing, Synchronous) and self.learning.pacing is None
+    def is_synchronous(self) -> bool:
+        """Whether the task contract has synchronous rounds."""
+        return isinstance(self.strategy.scheduler, SynchronousScheduler) and self.learning.scheduler is None
 
     @property
-    def repeats(self) -> bool:
-        """Whether a site may be asked for several updates of one version: learners with a buffer do not wait for it."""
-        return self.rules.pacing.mixes == "discounted"
+    def may_repeat_version(self) -> bool:
+        """Whether the task contract allows several updates of one version: buffered learners do not wait."""
+        return self.strategy.scheduler.aggregation == "discounted"
 
     @property
-    def scores(self) -> bool:
-        """Whether sites score each other's models."""
-        return self.rules.validation is not None or bool(self.learning.weighting)
+    def may_score_models(self) -> bool:
+        """Whether the task contract lets sites evaluate each other's models."""
+        return self.strategy.validation is not None or bool(self.learning.weighting)
 
     @property
-    def tells_loss(self) -> bool:
-        """Whether the learning rate is driven by what evaluators tell of losses."""
-        return self.rules.training.schedule == "driven"
+    def releases_loss(self) -> bool:
+        """Whether the task contract lets evaluators release losses, for the learning rate schedule."""
+        return self.strategy.training.learning_rate_schedule == "plateau"
 
     @property
-    def small_sites(self) -> bool:
-        """Whether a site with few rows may take part: in rounds, without scores, under a privacy budget."""
-        return self.synchronous and not self.scores and self.rules.privacy is not None
+    def may_admit_small_sites(self) -> bool:
+        """Whether the task contract admits a site with few rows: synchronous, no evaluations, a privacy budget."""
+        return self.is_synchronous and not self.may_score_models and self.strategy.privacy is not None
 
     @property
-    def updates(self) -> int:
-        """The most updates that one site may give, over all runs of the study: its privacy budget, or every version."""
-        privacy = self.rules.privacy
+    def max_updates(self) -> int:
+        """Largest number of a site's updates in all runs under the task contract: privacy budget or versions."""
+        privacy = self.strategy.privacy
         if privacy is None:
-            return self.versions
-        return min(self.versions, privacy.allowance) if privacy.against == "controller" else self.versions
+            return self.max_versions
+        return (
+            min(self.max_versions, privacy.allowance)
+            if privacy.adversary == "controller"
+            else self.max_versions
+        )
 
     @property
-    def leaps(self) -> bool:
-        """Whether the community model may move further than any update, by an optimiser at the centre."""
-        return not isinstance(self.rules.server, Plain) or self.learning.server is not None
+    def has_server_optimiser(self) -> bool:
+        """Whether the task contract lets a server optimiser move the model further than any update."""
+        return (
+            not isinstance(self.strategy.server_optimiser, ServerSgd)
+            or self.learning.server_optimiser is not None
+        )
 
-    def check(self, version: int, asked: TrainSettings) -> None:
-        """Refuse to train otherwise than the study document says.
+    def check(self, version: int, settings: TrainSettings) -> None:
+        """Refuse training that differs from the task contract of the study document.
 
         Raises:
-            Refused: With what differs.
+            RefusedError: With the setting that differs.
         """
-        if isinstance(version, bool) or not isinstance(version, int) or not 0 <= version < self.versions:
-            raise _other("version")
-        if wrong := next(self._differing(version, asked), None):
-            raise _other(wrong)
+        if isinstance(version, bool) or not isinstance(version, int) or not 0 <= version < self.max_versions:
+            raise _contract_error("version")
+        if difference := next(self._differing(version, settings), None):
+            raise _contract_error(difference)
 
-    def _differing(self, version: int, asked: TrainSettings) -> Iterator[str]:
-        base, pacing = self.rules.training, self.rules.pacing
+    def _differing(self, version: int, settings: TrainSettings) -> Iterator[str]:
+        base, scheduler = self.strategy.training, self.strategy.scheduler
         varying = (
-            "decay",
-            "elapsed",
-            "adaptive",
-            "committed",
+            "learning_rate_decay",
+            "elapsed_epochs",
+            "update_thresholds",
+            "committed_steps",
             "staleness_limit",
-            "budget",
+            "time_budget_seconds",
             "steps",
-            "complete",
+            "use_validation_data",
         )
         free = {name: getattr(base, name) for name in varying}
-        if replace(asked, **free) != base:
+        if replace(settings, **free) != base:
             yield "training"
-        if base.schedule != "driven" and asked.decay != base.decay:
-            yield "training.decay"
-        most = base.elapsed + self.versions * base.epochs
-        if not isinstance(asked.elapsed, int) or not base.elapsed <= asked.elapsed <= most:
-            yield "training.elapsed"
-        known = tuple((pacing.adaptive or {}).values())
-        if asked.adaptive is not None and asked.adaptive not in known:
-            yield "pacing.thresholds"
-        budget = getattr(pacing, "budget", 0.0)
-        if asked.budget not in (0, base.budget, budget):
-            yield "pacing.budget"
-        counted = asked.budget or (asked.complete and isinstance(pacing, Asynchronous))
-        if asked.steps != base.steps and not counted:
+        if (
+            base.learning_rate_schedule != "plateau"
+            and settings.learning_rate_decay != base.learning_rate_decay
+        ):
+            yield "training.learning_rate_decay"
+        max_elapsed = base.elapsed_epochs + self.max_versions * base.epochs
+        if (
+            not isinstance(settings.elapsed_epochs, int)
+            or not base.elapsed_epochs <= settings.elapsed_epochs <= max_elapsed
+        ):
+            yield "training.elapsed_epochs"
+        thresholds = tuple((scheduler.adaptive or {}).values())
+        if settings.update_thresholds is not None and settings.update_thresholds not in thresholds:
+            yield "scheduler.thresholds"
+        budget = getattr(scheduler, "time_budget_seconds", 0.0)
+        if settings.time_budget_seconds not in (0, base.time_budget_seconds, budget):
+            yield "scheduler.time_budget_seconds"
+        may_set_steps = settings.time_budget_seconds or (
+            settings.use_validation_data and isinstance(scheduler, AsynchronousScheduler)
+        )
+        if settings.steps != base.steps and not may_set_steps:
             yield "training.steps"
-        if asked.complete and not (self.learning.finishing and version >= self.learning.rounds):
-            yield "finishing"
+        if settings.use_validation_data and not (
+            self.learning.final_rounds and version >= self.learning.rounds
+        ):
+            yield "final_rounds"
 
 
-def small(terms: PolicyPart) -> str:
-    """Why a site with few rows takes no part, in words."""
+def too_few_rows_text(policy: SitePolicySection) -> str:
+    """Return why the task contract does not admit a site with few rows."""
     return (
-        f"fewer than {terms.fewest_rows} people are left to train on, and the study has no privacy budget with rounds "
-        "and without scores, which so few need"
+        f"fewer than {policy.min_rows} subjects remain to train on, and the study lacks what so few need: synchronous "
+        "rounds, no evaluation of models, and a privacy budget"
     )
 
 
-def _other(what: str) -> Refused:
-    return Refused(
-        f"the task does not train as the study document says: {what}",
+def _contract_error(setting: str) -> RefusedError:
+    return RefusedError(
+        f"the task differs from the study document: {setting}",
         where="policy",
-        remedy="the centre has to run the study that the site agreed to",
+        remedy="run the study that the site agreed to",
     )

@@ -1,8 +1,18 @@
-"""FHIR to tables by HL7's *SQL on FHIR v2*: view definitions compiled once, rows streamed."""
+"""SQL on FHIR v2: view definitions compiled to rows."""
 
-from abaton.views.api import frame, load_view, resources_of, view, write
-from abaton.views.conformance import report
-from abaton.views.definition import Column, View
-from abaton.views.required_elements import elements
+from abaton.views.api import load_view, resources_of, to_frame, view, write_table
+from abaton.views.conformance import conformance_report
+from abaton.views.definition import ViewColumnDefinition, ViewDefinition
+from abaton.views.required_elements import elements_read_by
 
-__all__ = ["Column", "View", "elements", "frame", "load_view", "report", "resources_of", "view", "write"]
+__all__ = [
+    "ViewColumnDefinition",
+    "ViewDefinition",
+    "conformance_report",
+    "elements_read_by",
+    "load_view",
+    "resources_of",
+    "to_frame",
+    "view",
+    "write_table",
+]

@@ -1,9 +1,9 @@
-"""View definitions (HL7 *SQL on FHIR v2*): from a resource to rows of a table, compiled once.
+"""View definitions (HL7 SQL on FHIR v2) compiled to rows.
 
 Invariants:
-(1) a definition that could not give a table (columns twice, branches of a union that differ, unknown keys,
-    paths that are not understood) is refused when it is loaded;
-(2) every row has exactly the columns of the view, in their order;
+(1) an invalid definition (duplicate columns, different columns in a union, unknown keys, invalid paths) is refused
+    when it is loaded;
+(2) every row has exactly the columns of the view, in order;
 (3) a resource of another type gives no row.
 """
 
@@ -12,37 +12,36 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from itertools import product
 from typing import Any, NoReturn
 
-from abaton.errors import AbatonError, SettingsError
-from abaton.fhir.bundles import SUBJECTS
-from abaton.fhir.elements import table as fields
-from abaton.fhirpath.compiler import Path, Scope, compile_path
+from abaton.errors import AbatonError, SettingsError, did_you_mean
+from abaton.fhir.bundles import SUBJECT_ELEMENTS
+from abaton.fhir.elements import element_table as element_table
+from abaton.fhirpath.compiler import EvaluationScope, Path, compile_path
 from abaton.fhirpath.operators import Items
-from abaton.fhirpath.parser import Moment
-from abaton.views.required_elements import elements
+from abaton.fhirpath.parser import TemporalLiteral
+from abaton.views.required_elements import elements_read_by
 
 Row = tuple[Any, ...]
-Rows = Callable[[Items, Scope], list[Row]]
+Rows = Callable[[Items, EvaluationScope], list[Row]]
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
-_VIEW = {
+_VIEW_KEYS = {
     "resourceType", "id", "meta", "implicitRules", "language", "text", "contained", "extension", "modifierExtension",
     "url", "identifier", "version", "versionAlgorithmString", "versionAlgorithmCoding", "name", "title", "status",
     "experimental", "date", "publisher", "contact", "description", "useContext", "jurisdiction", "purpose", "copyright",
     "copyrightLabel", "fhirVersion", "profile", "resource", "constant", "select", "where",
 }  # fmt: skip
-_WHERE = {"id", "extension", "path", "description"}
-_SELECT = {"column", "select", "forEach", "forEachOrNull", "repeat", "unionAll", "id", "extension"}
-_COLUMN = {"name", "path", "type", "collection", "description", "tag", "id", "extension"}
-_MOMENTS = {"valueDate", "valueDateTime", "valueInstant", "valueTime"}
+_WHERE_KEYS = {"id", "extension", "path", "description"}
+_SELECT_KEYS = {"column", "select", "forEach", "forEachOrNull", "repeat", "unionAll", "id", "extension"}
+_COLUMN_KEYS = {"name", "path", "type", "collection", "description", "tag", "id", "extension"}
+_TEMPORAL_TYPES = {"valueDate", "valueDateTime", "valueInstant", "valueTime"}
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
-    """A column of the table: its name, its FHIR type as declared, and whether a cell is a list."""
+class ViewColumnDefinition:
+    """Column of a view: name, declared FHIR type, and whether a cell is a list."""
 
     name: str
     type: str
@@ -50,264 +49,275 @@ class Column:
 
 
 @dataclass(frozen=True, slots=True)
-class View:
-    """A compiled view definition.
+class ViewDefinition:
+    """Compiled view definition.
 
-    >>> patients = View.load({"resource": "Patient", "select": [{"column": [{"name": "id", "path": "id"}]}]})
+    >>> patients = ViewDefinition.load({"resource": "Patient", "select": [{"column": [{"name": "id", "path": "id"}]}]})
     >>> list(patients.table([{"resourceType": "Patient", "id": "p1"}]))
     [{'id': 'p1'}]
     """
 
     name: str
     resource: str
-    columns: tuple[Column, ...]
+    columns: tuple[ViewColumnDefinition, ...]
     _rows: Rows
     _where: tuple[tuple[str, Path], ...]
 
     @classmethod
-    def load(cls, definition: object) -> View:
-        """Check and compile a definition.
+    def load(cls, definition: object) -> ViewDefinition:
+        """Validate and compile a SQL on FHIR view definition.
 
         Raises:
-            SettingsError: It is not a view definition, or not one that gives a table.
+            SettingsError: The definition is invalid.
         """
-        table = _object(definition, "the view")
-        _known(table, _VIEW, "the view")
-        resource = _text(table, "resource", "the view")
-        constants = _constants(_list(table, "constant", "the view"))
-        selects = _list(table, "select", "the view")
+        content = _object(definition, "the view")
+        _check_keys(content, _VIEW_KEYS, "the view")
+        resource = _text(content, "resource", "the view")
+        constants = _constants(_list(content, "constant", "the view"))
+        selects = _list(content, "select", "the view")
         if not selects:
-            _refuse("the view selects nothing", "select")
-        columns, rows = _Selection(constants).together(selects, "select")
+            _refuse("'select' is empty", "select")
+        columns, rows = _SelectCompiler(constants).compile_all(selects, "select")
         _check_names(columns)
         where = []
-        for i, item in enumerate(_list(table, "where", "the view")):
-            _known(_object(item, f"where[{i}]"), _WHERE, f"where[{i}]")
+        for i, item in enumerate(_list(content, "where", "the view")):
+            _check_keys(_object(item, f"where[{i}]"), _WHERE_KEYS, f"where[{i}]")
             text = _text(item, "path", f"where[{i}]")
             where.append((f"where[{i}]", compile_path(text, constants)))
-        _check_subject(resource, elements(table))
-        return cls(str(table.get("name", "")), resource, columns, rows, tuple(where))
+        _check_subject(resource, elements_read_by(content))
+        return cls(str(content.get("name", "")), resource, columns, rows, tuple(where))
 
     def rows(self, resource: Mapping[str, Any]) -> list[Row]:
-        """The rows of one resource."""
+        """Return the rows of one resource in the compiled view definition."""
         if resource.get("resourceType") != self.resource:
             return []
-        scope, focus = Scope(0, resource), [resource]
-        for place, path in self._where:
-            found = path(focus, scope)
-            if len(found) > 1 or (found and not isinstance(found[0], bool)):
+        scope, focus = EvaluationScope(0, resource), [resource]
+        for location, path in self._where:
+            values = path(focus, scope)
+            if len(values) > 1 or (values and not isinstance(values[0], bool)):
                 raise AbatonError(
-                    "a condition of the view is not true or false", where=place, remedy="use exists() or ="
+                    "a condition of the view is not boolean", where=location, remedy="use exists() or ="
                 )
-            if found != [True]:
+            if values != [True]:
                 return []
         return self._rows(focus, scope)
 
     def table(self, resources: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
-        """The rows of many resources, as records with the names of the columns."""
+        """Yield the rows of a compiled view definition over resources, as dicts by column name."""
         names = [column.name for column in self.columns]
         for resource in resources:
             for row in self.rows(resource):
                 yield dict(zip(names, row, strict=True))
 
 
-class _Selection:
-    """Compiles selects with the constants of one view."""
+class _SelectCompiler:
+    """Compiler of the selects of one view."""
 
     def __init__(self, constants: Mapping[str, object]) -> None:
         self.constants = constants
 
-    def together(self, selects: list[Any], place: str) -> tuple[tuple[Column, ...], Rows]:
-        """Several selects side by side: every row of one with every row of the others."""
-        return _beside([self.one(item, f"{place}[{i}]") for i, item in enumerate(selects)])
+    def compile_all(self, selects: list[Any], location: str) -> tuple[tuple[ViewColumnDefinition, ...], Rows]:
+        """Compile several selects of a view definition to their cross join."""
+        return _cross_join([self.one(item, f"{location}[{i}]") for i, item in enumerate(selects)])
 
-    def one(self, item: Any, place: str) -> tuple[tuple[Column, ...], Rows]:
-        table = _object(item, place)
-        _known(table, _SELECT, place)
+    def one(self, item: Any, location: str) -> tuple[tuple[ViewColumnDefinition, ...], Rows]:
+        table = _object(item, location)
+        _check_keys(table, _SELECT_KEYS, location)
         parts = []
-        if columns := _list(table, "column", place):
-            parts.append(self.cells(columns, f"{place}.column"))
-        if selects := _list(table, "select", place):
-            parts.append(self.together(selects, f"{place}.select"))
-        if branches := _list(table, "unionAll", place):
-            parts.append(self.union(branches, f"{place}.unionAll"))
+        if columns := _list(table, "column", location):
+            parts.append(self.cells(columns, f"{location}.column"))
+        if selects := _list(table, "select", location):
+            parts.append(self.compile_all(selects, f"{location}.select"))
+        if branches := _list(table, "unionAll", location):
+            parts.append(self.union(branches, f"{location}.unionAll"))
         if not parts and not {"forEach", "forEachOrNull", "repeat"} & table.keys():
-            _refuse("the select has neither columns nor selects", place)
-        made, rows = _beside(parts)
-        return made, self.iterated(table, rows, place)
+            _refuse("the select has neither 'column', 'select' nor 'unionAll'", location)
+        part_columns, rows = _cross_join(parts)
+        return part_columns, self.apply_iteration(table, rows, location)
 
-    def cells(self, columns: list[Any], place: str) -> tuple[tuple[Column, ...], Rows]:
-        made: list[Column] = []
-        makers: list[Callable[[Items, Scope], Any]] = []
+    def cells(self, columns: list[Any], location: str) -> tuple[tuple[ViewColumnDefinition, ...], Rows]:
+        definitions: list[ViewColumnDefinition] = []
+        cell_functions: list[Callable[[Items, EvaluationScope], Any]] = []
         for i, item in enumerate(columns):
-            where = f"{place}[{i}]"
+            where = f"{location}[{i}]"
             table = _object(item, where)
-            _known(table, _COLUMN, where)
+            _check_keys(table, _COLUMN_KEYS, where)
             name = _text(table, "name", where)
             if not _NAME.fullmatch(name):
-                _refuse(f"'{name}' is not a name for a column", where, "use letters, digits and _")
+                _refuse(f"'{name}' is not a valid column name", where, "use letters, digits and _")
             if not isinstance(table.get("collection", False), bool):
-                _refuse("'collection' must be true or false", where)
-            column = Column(name, str(table.get("type", "")), table.get("collection") is True)
-            path = compile_path(_text(table, "path", where), self.constants, kind=column.type)
-            made.append(column)
-            makers.append(path if column.collection else _cell(path, name))
-        return tuple(made), lambda focus, scope: [tuple([make(focus, scope) for make in makers])]
+                _refuse("'collection' is not boolean", where)
+            column = ViewColumnDefinition(name, str(table.get("type", "")), table.get("collection") is True)
+            path = compile_path(_text(table, "path", where), self.constants, fhir_type=column.type)
+            definitions.append(column)
+            cell_functions.append(path if column.collection else _cell(path, name))
+        return tuple(definitions), lambda focus, scope: [
+            tuple([cell_function(focus, scope) for cell_function in cell_functions])
+        ]
 
-    def union(self, branches: list[Any], place: str) -> tuple[tuple[Column, ...], Rows]:
-        made = [self.one(branch, f"{place}[{i}]") for i, branch in enumerate(branches)]
-        names = [[column.name for column in columns] for columns, _ in made]
+    def union(self, branches: list[Any], location: str) -> tuple[tuple[ViewColumnDefinition, ...], Rows]:
+        compiled_branches = [self.one(branch, f"{location}[{i}]") for i, branch in enumerate(branches)]
+        names = [[column.name for column in columns] for columns, _ in compiled_branches]
         if any(other != names[0] for other in names):
-            _refuse("the branches of a union have different columns", place, "give all the same, in order")
-        makers = [rows for _, rows in made]
-        return made[0][0], lambda focus, scope: [row for make in makers for row in make(focus, scope)]
+            _refuse(
+                "the branches of 'unionAll' have different columns",
+                location,
+                "use the same columns in the same order",
+            )
+        branch_rows = [rows for _, rows in compiled_branches]
+        return compiled_branches[0][0], lambda focus, scope: [
+            row for rows_of in branch_rows for row in rows_of(focus, scope)
+        ]
 
-    def iterated(self, table: Mapping[str, Any], rows: Rows, place: str) -> Rows:
+    def apply_iteration(self, table: Mapping[str, Any], rows: Rows, location: str) -> Rows:
         given = [key for key in ("forEach", "forEachOrNull", "repeat") if key in table]
         if not given:
             return rows
         if len(given) > 1:
-            _refuse(f"{' and '.join(given)} exclude each other", place, "keep one")
+            _refuse(f"{' and '.join(given)} exclude each other", location, "remove all but one")
         if given[0] == "repeat":
-            texts = _list(table, "repeat", place)
+            texts = _list(table, "repeat", location)
             if not texts or not all(isinstance(text, str) for text in texts):
-                _refuse("'repeat' must be a list of paths", place)
+                _refuse("'repeat' is not a list of paths", location)
             return _repeated([compile_path(text, self.constants) for text in texts], rows)
-        path = compile_path(_text(table, given[0], place), self.constants)
-        return _each(path, rows, or_null=given[0] == "forEachOrNull")
+        path = compile_path(_text(table, given[0], location), self.constants)
+        return _for_each(path, rows, or_null=given[0] == "forEachOrNull")
 
 
-def _beside(parts: list[tuple[tuple[Column, ...], Rows]]) -> tuple[tuple[Column, ...], Rows]:
-    columns = tuple(column for made, _ in parts for column in made)
-    makers = [rows for _, rows in parts]
-    if len(makers) == 1:
-        return columns, makers[0]
+def _cross_join(
+    parts: list[tuple[tuple[ViewColumnDefinition, ...], Rows]],
+) -> tuple[tuple[ViewColumnDefinition, ...], Rows]:
+    columns = tuple(column for part_columns, _ in parts for column in part_columns)
+    row_functions = [rows for _, rows in parts]
+    if len(row_functions) == 1:
+        return columns, row_functions[0]
 
-    def run(focus: Items, scope: Scope) -> list[Row]:
-        found = [make(focus, scope) for make in makers]
-        return [tuple(cell for part in row for cell in part) for row in product(*found)]
+    def run(focus: Items, scope: EvaluationScope) -> list[Row]:
+        row_lists = [rows_of(focus, scope) for rows_of in row_functions]
+        return [tuple(cell for part in row for cell in part) for row in product(*row_lists)]
 
     return columns, run
 
 
-def _cell(path: Path, name: str) -> Callable[[Items, Scope], Any]:
-    def cell(focus: Items, scope: Scope) -> Any:
-        found = path(focus, scope)
-        if len(found) > 1:
+def _cell(path: Path, name: str) -> Callable[[Items, EvaluationScope], Any]:
+    def cell(focus: Items, scope: EvaluationScope) -> Any:
+        values = path(focus, scope)
+        if len(values) > 1:
             raise AbatonError(
                 "a column that is not a collection has several values",
                 where=f"column {name}",
                 remedy="use first(), forEach, or collection = true",
             )
-        return found[0] if found else None
+        return values[0] if values else None
 
     return cell
 
 
-def _each(path: Path, rows: Rows, *, or_null: bool) -> Rows:
-    def run(focus: Items, scope: Scope) -> list[Row]:
-        found, outer = path(focus, scope), scope.row
-        made: list[Row] = []
-        for number, item in enumerate(found):
+def _for_each(path: Path, rows: Rows, *, or_null: bool) -> Rows:
+    def run(focus: Items, scope: EvaluationScope) -> list[Row]:
+        items, outer = path(focus, scope), scope.row
+        combined: list[Row] = []
+        for number, item in enumerate(items):
             scope.row = number
-            made += rows([item], scope)
-        if or_null and not found:
+            combined += rows([item], scope)
+        if or_null and not items:
             scope.row = 0
-            made = rows([], scope)
+            combined = rows([], scope)
         scope.row = outer
-        return made
+        return combined
 
     return run
 
 
 def _repeated(paths: list[Path], rows: Rows) -> Rows:
-    """Every item that the paths reach, and those they reach from there, parents before children."""
+    """Apply the ``repeat`` paths of a view definition recursively, parents before children."""
 
-    def walk(item: Any, scope: Scope) -> Iterator[Any]:
+    def walk(item: Any, scope: EvaluationScope) -> Iterator[Any]:
         for path in paths:
             for child in path([item], scope):
                 yield child
                 yield from walk(child, scope)
 
-    def run(focus: Items, scope: Scope) -> list[Row]:
+    def run(focus: Items, scope: EvaluationScope) -> list[Row]:
         outer = scope.row
-        made: list[Row] = []
+        combined: list[Row] = []
         for number, item in enumerate(child for start in focus for child in walk(start, scope)):
             scope.row = number
-            made += rows([item], scope)
+            combined += rows([item], scope)
         scope.row = outer
-        return made
+        return combined
 
     return run
 
 
 def _constants(items: list[Any]) -> dict[str, object]:
-    made: dict[str, object] = {}
+    constants: dict[str, object] = {}
     for i, item in enumerate(items):
-        name, value = _constant(item, place := f"constant[{i}]")
+        name, value = _constant(item, location := f"constant[{i}]")
         if not _NAME.fullmatch(name):
-            _refuse(f"'{name}' is not a name for a constant", place, "use letters, digits and _")
-        if name in made:
-            _refuse(f"the constant '{name}' stands twice", place, "give every constant its own name")
-        made[name] = value
-    return made
+            _refuse(f"'{name}' is not a valid constant name", location, "use letters, digits and _")
+        if name in constants:
+            _refuse(f"the constant '{name}' is defined twice", location, "rename one of them")
+        constants[name] = value
+    return constants
 
 
-def _constant(item: Any, place: str) -> tuple[str, object]:
-    table = _object(item, place)
+def _constant(item: Any, location: str) -> tuple[str, object]:
+    table = _object(item, location)
     values = [key for key in table if key.startswith("value")]
     if len(values) != 1 or isinstance(table[values[0]], dict | list):
-        _refuse("a constant needs one plain value", place)
+        _refuse("the constant does not have exactly one primitive value", location)
     value = table[values[0]]
-    return _text(table, "name", place), Moment(value) if values[0] in _MOMENTS else value
+    return _text(table, "name", location), TemporalLiteral(value) if values[0] in _TEMPORAL_TYPES else value
 
 
-def _check_names(columns: tuple[Column, ...]) -> None:
+def _check_names(columns: tuple[ViewColumnDefinition, ...]) -> None:
     names = [column.name for column in columns]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
-        _refuse(f"the column '{twice[0]}' stands twice", "select", "give every column its own name")
+        _refuse(f"the column '{twice[0]}' is defined twice", "select", "rename one of them")
     if not names:
         _refuse("the view has no columns", "select")
 
 
 def _check_subject(resource: str, read: frozenset[str]) -> None:
-    """Refuse the element that names the person in other types: it would give an empty column and no word about it."""
-    has = fields().get(resource, {})
-    absent = [name for name in SUBJECTS if name in read and has and name not in has]
+    """Refuse a view definition with another type's subject element, since the column would be empty."""
+    known = element_table().get(resource, {})
+    absent = [name for name in SUBJECT_ELEMENTS if name in read and known and name not in known]
     if absent:
-        own = [name for name in SUBJECTS if name in has]
-        about = f"use '{own[0]}', or getReferenceKey(Patient) of the resource itself" if own else ""
-        _refuse(f"{resource} has no element '{absent[0]}'", "select", about or "it is about nobody")
+        existing = [name for name in SUBJECT_ELEMENTS if name in known]
+        hint = f"use '{existing[0]}', or getReferenceKey(Patient) of the resource itself" if existing else ""
+        _refuse(
+            f"{resource} has no element '{absent[0]}'", "select", hint or "the resource type has no subject"
+        )
 
 
-def _object(value: Any, place: str) -> Mapping[str, Any]:
+def _object(value: Any, location: str) -> Mapping[str, Any]:
     if not isinstance(value, dict):
-        _refuse("this must be an object", place)
+        _refuse("the value is not an object", location)
     return value
 
 
-def _list(table: Mapping[str, Any], key: str, place: str) -> list[Any]:
+def _list(table: Mapping[str, Any], key: str, location: str) -> list[Any]:
     value = table.get(key, [])
     if not isinstance(value, list):
-        _refuse(f"'{key}' must be a list", place)
+        _refuse(f"'{key}' is not a list", location)
     return value
 
 
-def _text(table: Mapping[str, Any], key: str, place: str) -> str:
+def _text(table: Mapping[str, Any], key: str, location: str) -> str:
     value = table.get(key)
     if not isinstance(value, str) or not value:
-        _refuse(f"'{key}' is missing or not text", place)
+        _refuse(f"'{key}' is missing or not text", location)
     return value
 
 
-def _known(table: Mapping[str, Any], keys: set[str], place: str) -> None:
-    strange = sorted(set(table) - keys)
-    if strange:
-        close = get_close_matches(strange[0], keys, n=1)
-        guess = f"did you mean '{close[0]}'?" if close else f"known are {', '.join(sorted(keys))}"
-        _refuse(f"'{strange[0]}' is not a known key", place, guess)
+def _check_keys(table: Mapping[str, Any], keys: set[str], location: str) -> None:
+    unknown = sorted(set(table) - keys)
+    if unknown:
+        guess = did_you_mean(unknown[0], keys, f"known keys are {', '.join(sorted(keys))}")
+        _refuse(f"'{unknown[0]}' is not a known key", location, guess)
 
 
-def _refuse(what: str, place: str, remedy: str = "correct the view definition") -> NoReturn:
-    raise SettingsError(what, where=place, remedy=remedy)
+def _refuse(what: str, location: str, remedy: str = "correct the view definition") -> NoReturn:
+    raise SettingsError(what, where=location, remedy=remedy)

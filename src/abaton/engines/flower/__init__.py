@@ -1,6 +1,6 @@
-"""Real networks: the same run over Flower, which carries the messages; nothing here imports it before it is used."""
+"""Flower engine for networks of sites; Flower is imported on first use."""
 
-from abaton.engines.flower.flower_engine import FlowerEngine, Network
-from abaton.engines.flower.flower_messages import Lost, Parcel, Post
+from abaton.engines.flower.flower_engine import FlowerEngine, FlowerNetwork
+from abaton.engines.flower.flower_messages import Message, MessageLost, MessageTransport
 
-__all__ = ["FlowerEngine", "Lost", "Network", "Parcel", "Post"]
+__all__ = ["FlowerEngine", "FlowerNetwork", "Message", "MessageLost", "MessageTransport"]

@@ -1,8 +1,8 @@
-"""The controller's side: tasks out as messages, answers in as events, over a post that only carries.
+"""Flower engine, the controller's side: tasks sent as messages, replies received as events.
 
-Every site has at most one training and one message of evaluations under way: so a task that waits can be cancelled, and
-evaluations that wait travel together. What gets lost on the way is sent again under the same key; a site that has done
-it answers from its disk. A node that is away for longer than `absence` has left.
+Every site has at most one training message and one evaluation message in flight: a waiting task can be cancelled, and
+waiting evaluations are sent together. A lost message is sent again with the same task id; a site that has run the task
+replies from its disk. A node that is absent for longer than `absence_timeout` has left.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, astuple, dataclass, field
 from typing import Any, ClassVar
 
-from abaton.controller import Event, Failed, Joined, Left, Noted
+from abaton.controller import Event, LearnerJoined, LearnerLeft, RunNote, TaskFailed
 from abaton.engines.base import (
-    DIED,
-    FAILED,
-    GONE,
-    LATE,
-    NO_BASE,
-    UNREADABLE_ANSWER,
+    BASE_MISSING,
+    INVALID_REPLY,
+    LEARNER_FAILED,
+    LEARNER_GONE,
+    PROCESS_EXITED,
+    TIMEOUT,
     EvaluateTask,
     Task,
     TrainTask,
@@ -28,494 +28,522 @@ from abaton.engines.flower.flower_messages import (
     NODE_GONE,
     REPLY_GONE,
     UNAVAILABLE,
-    Lost,
-    Parcel,
-    Post,
-    Shelf,
+    Message,
+    MessageLost,
+    MessageTransport,
+    SentModelCache,
 )
-from abaton.engines.reply_validation import Check, CheckSigned, Reader, labels, unreadable, whole
-from abaton.engines.task_queue import MOST_DEATHS, Timers, time_given
+from abaton.engines.reply_validation import (
+    PayloadCheck,
+    ReplyValidator,
+    SignatureCheck,
+    invalid_reply,
+    parse_count,
+    parse_labels,
+)
+from abaton.engines.task_queue import MAX_DEATHS, Timers, task_timeout
 from abaton.errors import AbatonError
-from abaton.learners import Reply
+from abaton.learners import SiteReply
 from abaton.metrics.counts import Counts
 
-_DIED = 8  # Flower's code for a process that ended
-_AGAIN = {
-    NODE_GONE: "node is gone, its task waits",
-    _DIED: "process ended, its task is sent again",
+_PROCESS_EXITED_CODE = 8  # Flower's code for a process that exited
+_RETRY_NOTES = {
+    NODE_GONE: "node disconnected, its task waits",
+    _PROCESS_EXITED_CODE: "process exited, its task is sent again",
     REPLY_GONE: "message was lost, its task is sent again",
     UNAVAILABLE: "message was lost, its task is sent again",
 }
-_KEPT = 60.0
-_SLOWER, _SLOWEST = (
-    1.2,
-    5.0,
-)  # looks are further apart while nothing happens, up to so many times the first pause
+_EXTRA_TTL = 60.0  # seconds
+_POLL_GROWTH, _MAX_POLL_FACTOR = 1.2, 5.0  # the poll interval grows while there are no events
 
 
 @dataclass(frozen=True, slots=True)
-class Network:
-    """What a run on a network goes by.
+class FlowerNetwork:
+    """Settings of a run on a network.
 
     Attributes:
-        run: the run's name: a site keeps a folder for each.
-        layout: the digest of the model's layout; a node with another one is refused.
-        terms: the fingerprint of what sites agreed to; a node that agreed to other terms is refused.
-        admitted: tells whose each registered node is now; without it, nodes are believed.
-        patience: seconds after which a task without an answer is given up.
-        absence: seconds after which a node that is away has left.
-        poll: seconds between looks for answers, the first of them; nodes are looked for ten times as rarely.
+        run: the run's name; a site has one folder for each run.
+        layout: the digest of the model's layout; a node with another layout is refused.
+        study_hash: the hash of the study that sites agreed to; a node with another study is refused.
+        admitted: returns the site of each admitted node; without it, nodes are trusted.
+        answer_timeout: seconds after which a task without a reply fails.
+        absence_timeout: seconds after which an absent node has left.
+        poll_seconds: shortest interval between polls for replies; nodes are polled at ten times the interval.
     """
 
     run: str
     layout: str
-    terms: str = ""
+    study_hash: str = ""
     admitted: Callable[[], Mapping[int, str]] | None = None
-    patience: float = 3600.0
-    absence: float = 300.0
-    poll: float = 0.1
+    answer_timeout: float = 3600.0
+    absence_timeout: float = 300.0
+    poll_seconds: float = 0.1
 
 
 @dataclass(slots=True)
-class _Met:
-    """The nodes that have been asked who they are, and those that were turned away."""
+class _Introductions:
+    """Nodes that were asked for an introduction, including refused ones."""
 
-    letters: dict[str, int] = field(default_factory=dict)
+    message_ids: dict[str, int] = field(default_factory=dict)
     nodes: set[int] = field(default_factory=set)
-    looked: float = float("-inf")
+    polled_at: float = float("-inf")
 
 
 class FlowerEngine:
     """Sites on a network, in wall-clock time.
 
     Args:
-        post: what carries the messages.
-        network: what the run goes by.
-        keep: stores a payload and returns its digest.
-        check: decodes a learner's payload for a version; raises an `AbatonError` if it is not sound.
-        signed: holds an update against its site's signature, where sites sign.
+        transport: carries the messages.
+        network: the settings of the run.
+        store_payload: stores a payload and returns its digest.
+        check_payload: decodes a learner's payload for a version; raises an `AbatonError` if it is invalid.
+        check_signature: verifies the site's signature of an update, where sites sign.
         clock: the time in seconds.
-        sleep: waits so many seconds.
+        sleep: waits for a number of seconds.
     """
 
-    real: ClassVar[bool] = True
+    is_real_time: ClassVar[bool] = True
 
     def __init__(
         self,
-        post: Post,
-        network: Network,
+        transport: MessageTransport,
+        network: FlowerNetwork,
         *,
-        keep: Callable[[bytes], str],
-        check: Check,
-        signed: CheckSigned | None = None,
+        store_payload: Callable[[bytes], str],
+        check_payload: PayloadCheck,
+        check_signature: SignatureCheck | None = None,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        self._post, self._network, self._reader = post, network, Reader(keep, check, signed)
+        self._transport, self._network, self._validator = (
+            transport,
+            network,
+            ReplyValidator(store_payload, check_payload, check_signature),
+        )
         self._clock, self._sleep = clock, sleep
-        self._began = clock()
-        self._sites, self._met, self._shelf = Sites(), _Met(), Shelf()
+        self._started_at = clock()
+        self._sites, self._introductions, self._sent_models = (
+            ConnectedSites(),
+            _Introductions(),
+            SentModelCache(),
+        )
         self._seen: set[str] = set()
         self._sizes: dict[str, int] = {}
         self._timers = Timers()
-        self._happened: list[Event] = []
-        self._committed = 0
+        self._events: list[Event] = []
+        self._committed_steps = 0
 
     def now(self) -> float:
-        """Seconds since the engine was started."""
-        return self._clock() - self._began
+        """Return the seconds since the Flower engine was started."""
+        return self._clock() - self._started_at
 
     def submit(self, tasks: Sequence[Task]) -> None:
-        """Hand tasks to the sites they are for; those of a node that is busy or away wait."""
+        """Add tasks to the queues of their Flower sites; tasks of a busy or absent node wait."""
         for task in tasks:
-            if task.key in self._seen:
+            if task.task_id in self._seen:
                 continue
-            self._seen.add(task.key)
-            seat = self._sites.of(task)
-            if seat is None:
-                self._fail([task], GONE)
+            self._seen.add(task.task_id)
+            queue = self._sites.queue_for(task)
+            if queue is None:
+                self._fail([task], LEARNER_GONE)
             else:
-                seat.waiting.append(task)
+                queue.waiting.append(task)
 
     def events(self) -> Sequence[Event]:
-        """What happened next; waits for it, also for sites that are still to come."""
-        self._hand_out()  # not in submit: what the controller asks for after one look at the post travels together
-        pause = self._network.poll
-        while not self._happened:
-            self._look()
+        """Wait for the next events of the Flower engine, also for sites that have not connected yet."""
+        self._send_waiting()  # not in submit, so that evaluations requested after one poll are sent together
+        pause = self._network.poll_seconds
+        while not self._events:
+            self._poll_nodes()
             self._collect()
-            self._give_up()
-            self._happened += self._timers.due(self.now())
-            if silent := self._post.silence():
-                self._note("", f"the network did not answer for {silent:.0f} s")
-            if not self._happened:
-                self._hand_out()
+            self._check_timeouts()
+            self._events += self._timers.due(self.now())
+            if silent := self._transport.silence():
+                self._note("", f"the network did not respond for {silent:.0f} s")
+            if not self._events:
+                self._send_waiting()
                 self._sleep(max(0.0, min(pause, self._timers.next - self.now())))
-                pause = min(_SLOWER * pause, _SLOWEST * self._network.poll)
-        happened, self._happened = self._happened, []
-        return happened
+                pause = min(_POLL_GROWTH * pause, _MAX_POLL_FACTOR * self._network.poll_seconds)
+        events, self._events = self._events, []
+        return events
 
-    def set_timer(self, name: str, at: float) -> None:
-        """Ask for a tick at a time."""
-        self._timers.set(name, at)
+    def set_timer(self, name: str, timestamp: float) -> None:
+        """Request a `TimerFired` event at a time of the Flower engine."""
+        self._timers.set(name, timestamp)
 
-    def cancel(self, key: str) -> None:
-        """Forget a task that has not been sent; one under way is let end, and its answer is not waited for."""
-        for seat in self._sites.seats:
-            seat.waiting = [task for task in seat.waiting if task.key != key]
+    def cancel(self, task_id: str) -> None:
+        """Drop a task that has not been sent to a Flower node; the reply to a running one is ignored."""
+        for queue in self._sites.role_queues:
+            queue.waiting = [task for task in queue.waiting if task.task_id != task_id]
 
     def close(self) -> None:
-        """Nothing to let go: the post is somebody else's."""
+        """Do nothing: the caller owns the Flower engine's transport."""
 
-    def note(self, what: str) -> None:
-        """Let the journal say what happened to the controller itself."""
-        self._note("", what)
+    def note(self, text: str) -> None:
+        """Add a note about the Flower engine's controller to the journal."""
+        self._note("", text)
 
-    def tell(self, committed: int) -> None:
-        """Let learners know, with the next message to their site or by one of its own."""
-        self._committed = committed
+    def broadcast_progress(self, committed_steps: int) -> None:
+        """Send the number of committed steps with the next Flower message to each site, or with a separate one."""
+        self._committed_steps = committed_steps
 
-    # ---- who is there -------------------------------------------------------------------------------------------
+    # ---- nodes --------------------------------------------------------------------------------------------------
 
-    def _look(self) -> None:
-        """Ask new nodes who they are, and notice those that are gone."""
-        if self.now() < self._met.looked + 10 * self._network.poll:
+    def _poll_nodes(self) -> None:
+        """Ask new Flower nodes for an introduction, and detect disconnected ones."""
+        if self.now() < self._introductions.polled_at + 10 * self._network.poll_seconds:
             return
-        self._met.looked, there = self.now(), set(self._post.nodes())
+        self._introductions.polled_at, listed = self.now(), set(self._transport.nodes())
         for name in set(self._network.admitted().values()) if self._network.admitted else ():
-            self._sites.named(name)  # a run does not wait for a site that never comes
+            self._sites.get(name)  # starts the absence timeout of a site that never connects
         for site in self._sites:
             if site.node is not None and not self._is_admitted(site.node, site.name):
                 self._note(site.name, "node was revoked")
                 site.node = None
-                self._leave(site.trains, GONE)
-            elif site.node is not None and site.node not in there:
-                self._away(site)
-        self._met.nodes &= there
-        for node in sorted(there - self._met.nodes):
-            letter = self._post.send(node, Parcel("query", self._about()), self._network.patience)
-            if letter:
-                self._met.nodes.add(node)
-                self._met.letters[letter] = node
+                self._leave(site.training, LEARNER_GONE)
+            elif site.node is not None and site.node not in listed:
+                self._disconnect(site)
+        self._introductions.nodes &= listed
+        for node in sorted(listed - self._introductions.nodes):
+            message_id = self._transport.send(
+                node, Message("introduce", self._header()), self._network.answer_timeout
+            )
+            if message_id:
+                self._introductions.nodes.add(node)
+                self._introductions.message_ids[message_id] = node
 
-    def _about(self) -> dict[str, Any]:
+    def _header(self) -> dict[str, Any]:
         network = self._network
-        return {"run": network.run, "terms": network.terms, "layout": network.layout}
+        return {"run": network.run, "study_hash": network.study_hash, "layout": network.layout}
 
-    def _meet(self, node: int, answer: Parcel | Lost) -> None:
-        if isinstance(answer, Lost) or answer.reason == DIED:
-            self._met.nodes.discard(node)  # it is asked again when it is seen again
+    def _introduced(self, node: int, reply: Message | MessageLost) -> None:
+        if isinstance(reply, MessageLost) or reply.reason == PROCESS_EXITED:
+            self._introductions.nodes.discard(
+                node
+            )  # introduction is requested again when the node is listed again
             return
         try:
-            if answer.reason is not None:
-                raise _Refused(answer.reason)
-            said = introduction(answer.about)
-            if not self._is_admitted(node, said.site):
-                raise _Refused("not the site its key belongs to")
+            if reply.reason is not None:
+                raise _Refused(reply.reason)
+            introduction = parse_introduction(reply.header)
+            if not self._is_admitted(node, introduction.site):
+                raise _Refused("its key is admitted for another site")
         except (_Refused, AbatonError) as error:
-            why = str(error) if isinstance(error, _Refused) else UNREADABLE_ANSWER
-            self._note("", f"node {node} is turned away: {why}")
+            reason = str(error) if isinstance(error, _Refused) else INVALID_REPLY
+            self._note("", f"node {node} is refused: {reason}")
             return
-        site = self._sites.named(said.site)
-        site.evaluates.holds = holds(answer.about)
-        self._sit(site, node, said)
+        site = self._sites.get(introduction.site)
+        site.evaluation.held_models = parse_held_models(reply.header)
+        self._connect(site, node, introduction)
 
     def _is_admitted(self, node: int, site: str) -> bool:
-        """Whether a node's key was admitted for a site, and still is."""
+        """Return whether the engine has admitted a Flower node's key for a site."""
         admitted = self._network.admitted
         return admitted is None or admitted().get(node) == site
 
-    def _sit(self, site: Site, node: int, said: Introduction) -> None:
-        """Let a node take its place, also from one that Flower does not yet know to be gone."""
-        for seat in site.seats:
-            seat.deaths = 0
-            if seat.letter:
-                seat.put_back()
+    def _connect(self, site: ConnectedSite, node: int, introduction: SiteIntroduction) -> None:
+        """Connect a site's node to the engine, also in place of one that Flower still lists."""
+        for queue in site.role_queues:
+            queue.deaths = 0
+            if queue.message_id:
+                queue.requeue()
         site.node = node
-        if site.joined:
+        if site.has_joined:
             self._note(site.name, "node is back")
             return
-        site.joined, site.left = True, False
-        self._happened.append(Joined(self.now(), site.name, said.examples, said.group, said.labels))
+        site.has_joined, site.has_left = True, False
+        self._events.append(
+            LearnerJoined(
+                self.now(), site.name, introduction.examples, introduction.group, introduction.labels
+            )
+        )
 
-    def _away(self, site: Site) -> None:
-        """A node is gone: what it was doing waits until it is back."""
-        for seat in site.seats:
-            seat.put_back()
-        if (
-            site.node is not None
-        ):  # Flower may list it for a while: it is asked who it is until it answers again
-            self._met.nodes.discard(site.node)
-            self._note(site.name, _AGAIN[NODE_GONE])
-        site.node, site.since = None, self.now()
+    def _disconnect(self, site: ConnectedSite) -> None:
+        """Mark a site's Flower node as disconnected in the engine; its tasks wait until it is back."""
+        for queue in site.role_queues:
+            queue.requeue()
+        if site.node is not None:
+            self._introductions.nodes.discard(
+                site.node
+            )  # Flower may still list the node: introduction is requested until it replies
+            self._note(site.name, _RETRY_NOTES[NODE_GONE])
+        site.node, site.absent_since = None, self.now()
 
-    def _leave(self, seat: Seat, reason: str) -> None:
-        """Give up a seat; a site that cannot train any more has left."""
-        self._fail(seat.drop(), reason)
-        site = seat.site
-        if not seat.evaluates and not site.left:
-            self._fail(site.evaluates.drop(), GONE)
-            site.joined, site.left = False, True
-            self._happened.append(Left(self.now(), site.name))
+    def _leave(self, queue: RoleQueue, reason: str) -> None:
+        """Give up a role queue of a connected site in the Flower engine; a site that cannot train has left."""
+        self._fail(queue.drop(), reason)
+        site = queue.site
+        if not queue.evaluates and not site.has_left:
+            self._fail(site.evaluation.drop(), LEARNER_GONE)
+            site.has_joined, site.has_left = False, True
+            self._events.append(LearnerLeft(self.now(), site.name))
 
-    # ---- what they do -------------------------------------------------------------------------------------------
+    # ---- messages -----------------------------------------------------------------------------------------------
 
-    def _hand_out(self) -> None:
-        for seat in self._sites.seats:
-            if seat.site.node is None or seat.letter or seat.deaths > MOST_DEATHS:
+    def _send_waiting(self) -> None:
+        for queue in self._sites.role_queues:
+            if queue.site.node is None or queue.message_id or queue.deaths > MAX_DEATHS:
                 continue
-            if seat.waiting:
-                seat.tasks = seat.next()
-                self._send(seat, self._wrap(seat))
-            elif seat.evaluates and self._is_asked_for(seat.site):
-                self._send(seat, Parcel("tell", {**self._about(), "committed": self._committed}))
+            if queue.waiting:
+                queue.tasks = queue.next()
+                self._send(queue, self._build_message(queue))
+            elif queue.evaluates and self._needs_progress(queue.site):
+                self._send(
+                    queue, Message("progress", {**self._header(), "committed_steps": self._committed_steps})
+                )
 
-    def _is_asked_for(self, site: Site) -> bool:
-        """Whether the site trains right now in a way that depends on what others have committed since."""
-        return site.told < self._committed and any(
-            isinstance(task, TrainTask) and task.settings.adaptive is not None for task in site.trains.tasks
+    def _needs_progress(self, site: ConnectedSite) -> bool:
+        """Return whether a connected site's running training depends on the number of committed steps."""
+        return site.reported_steps < self._committed_steps and any(
+            isinstance(task, TrainTask) and task.settings.update_thresholds is not None
+            for task in site.training.tasks
         )
 
-    def _wrap(self, seat: Seat) -> Parcel:
-        about, held = {**self._about(), "committed": self._committed}, seat.bases
-        (first, *_) = seat.tasks
+    def _build_message(self, queue: RoleQueue) -> Message:
+        header, bases = {**self._header(), "committed_steps": self._committed_steps}, queue.bases
+        (first, *_) = queue.tasks
         if isinstance(first, TrainTask):
-            named, data = self._model(first, held)
-            about |= {"key": first.key, "version": first.version, "settings": asdict(first.settings), **named}
-            return Parcel("train", about, {"model": data})
-        made = []
-        for task in seat.tasks:  # what one model brings along, the next may build upon
-            named, data = self._model(task, held)
-            made.append((named, data))
-            held = (*held, named["start"]) if "start" in named else held
-        tasks = [
-            {"key": task.key, **named, **_signed(task)}
-            for task, (named, _) in zip(seat.tasks, made, strict=True)
+            model_header, data = self._model(first, bases)
+            header |= {"task_id": first.task_id, "version": first.version, "settings": asdict(first.settings)}
+            return Message("train", {**header, **model_header}, {"model": data})
+        models = []
+        for task in queue.tasks:  # a model of this message may be the base of the next
+            model_header, data = self._model(task, bases)
+            models.append((model_header, data))
+            bases = (*bases, model_header["start"]) if "start" in model_header else bases
+        evaluations = [
+            {"task_id": task.task_id, **model_header, **_signed_model(task)}
+            for task, (model_header, _) in zip(queue.tasks, models, strict=True)
         ]
-        return Parcel(
-            "evaluate", {**about, "tasks": tasks}, {f"model/{i}": data for i, (_, data) in enumerate(made)}
-        )
+        attachments = {f"model/{i}": data for i, (_, data) in enumerate(models)}
+        return Message("evaluate", {**header, "evaluations": evaluations}, attachments)
 
-    def _model(self, task: Task, held: Sequence[str]) -> tuple[dict[str, Any], bytes]:
-        """A task's model for a site that holds some; what is sent again is counted again."""
-        named, data = self._shelf.parcel(task.model, held, task.way)
-        self._sizes[task.key] = self._sizes.get(task.key, 0) + len(data)
-        return named, data
+    def _model(self, task: Task, bases: Sequence[str]) -> tuple[dict[str, Any], bytes]:
+        """Return a task's model as Flower header and bytes; the engine counts bytes that are sent again."""
+        model_header, data = self._sent_models.pack(task.model, bases, task.delta_path)
+        self._sizes[task.task_id] = self._sizes.get(task.task_id, 0) + len(data)
+        return model_header, data
 
-    def _send(self, seat: Seat, parcel: Parcel) -> None:
-        site = seat.site
+    def _send(self, queue: RoleQueue, message: Message) -> None:
+        site = queue.site
         assert site.node is not None
-        site.told = max(site.told, self._committed)
-        # Flower keeps it for a little longer than anybody waits: that it is late is said here and not there.
-        seat.letter, seat.since = self._post.send(site.node, parcel, self._patience(seat) + _KEPT), self.now()
-        if not seat.letter:
-            self._away(site)
+        site.reported_steps = max(site.reported_steps, self._committed_steps)
+        # Flower's TTL is longer than the timeout, so that the timeout is detected here.
+        queue.message_id, queue.sent_at = (
+            self._transport.send(site.node, message, self._timeout(queue) + _EXTRA_TTL),
+            self.now(),
+        )
+        if not queue.message_id:
+            self._disconnect(site)
 
-    def _patience(self, seat: Seat) -> float:
-        """How long an answer may take: half as long after each one that did not come, without the time to train."""
-        return self._network.patience / 2**seat.deaths + sum(map(time_given, seat.tasks))
+    def _timeout(self, queue: RoleQueue) -> float:
+        """Return the timeout of a Flower message: halved after each missing reply, plus its tasks' time budget."""
+        return self._network.answer_timeout / 2**queue.deaths + sum(map(task_timeout, queue.tasks))
 
     def _collect(self) -> None:
-        open_letters = {seat.letter: seat for seat in self._sites.seats if seat.letter}
-        wanted = [*self._met.letters, *open_letters]
-        if not wanted:
+        open_messages = {queue.message_id: queue for queue in self._sites.role_queues if queue.message_id}
+        message_ids = [*self._introductions.message_ids, *open_messages]
+        if not message_ids:
             return
-        # Order is the journal's: answers that one look finds together are taken in a fixed order.
-        for letter, answer in sorted(self._post.collect(wanted).items()):
-            if letter in self._met.letters:
-                self._meet(self._met.letters.pop(letter), answer)
-            elif (seat := open_letters.get(letter)) is not None and seat.letter == letter:
-                self._lost(seat, answer.code) if isinstance(answer, Lost) else self._hear(seat, answer)
+        # Replies of one poll are processed in a fixed order, which the journal records.
+        for message_id, reply in sorted(self._transport.collect(message_ids).items()):
+            if message_id in self._introductions.message_ids:
+                self._introduced(self._introductions.message_ids.pop(message_id), reply)
+            elif (queue := open_messages.get(message_id)) is not None and queue.message_id == message_id:
+                self._lost(queue, reply.code) if isinstance(reply, MessageLost) else self._receive(
+                    queue, reply
+                )
 
-    def _lost(self, seat: Seat, code: int) -> None:
-        if code not in _AGAIN:
-            self._done(seat, [], FAILED)
+    def _lost(self, queue: RoleQueue, code: int) -> None:
+        if code not in _RETRY_NOTES:
+            self._finish(queue, [], LEARNER_FAILED)
             return
         if code == NODE_GONE:
-            self._away(seat.site)
+            self._disconnect(queue.site)
             return
-        seat.deaths += 1
-        if seat.deaths > MOST_DEATHS:
-            self._leave(seat, DIED)
+        queue.deaths += 1
+        if queue.deaths > MAX_DEATHS:
+            self._leave(queue, PROCESS_EXITED)
             return
-        seat.put_back()
-        self._note(seat.site.name, _AGAIN[code])
+        queue.requeue()
+        self._note(queue.site.name, _RETRY_NOTES[code])
 
-    def _hear(self, seat: Seat, answer: Parcel) -> None:
-        if answer.reason == DIED:
-            self._lost(seat, _DIED)
+    def _receive(self, queue: RoleQueue, reply: Message) -> None:
+        if reply.reason == PROCESS_EXITED:
+            self._lost(queue, _PROCESS_EXITED_CODE)
             return
-        seat.deaths = 0
-        seat.holds = holds(answer.about)
-        if answer.reason == NO_BASE:
-            seat.holds = seat.site.trains.holds = ()
-            seat.put_back()
-            self._note(seat.site.name, "base is gone, the full model is sent")
-        elif answer.reason is not None:
-            self._done(seat, [], answer.reason)
-        elif seat.evaluates:
-            self._done(seat, self._scores(seat, answer), UNREADABLE_ANSWER)
+        queue.deaths = 0
+        queue.held_models = parse_held_models(reply.header)
+        if reply.reason == BASE_MISSING:
+            queue.held_models = queue.site.training.held_models = ()
+            queue.requeue()
+            self._note(queue.site.name, "base is missing, the full model is sent")
+        elif reply.reason is not None:
+            self._finish(queue, [], reply.reason)
+        elif queue.evaluates:
+            self._finish(queue, self._evaluations(queue, reply), INVALID_REPLY)
         else:
-            self._done(seat, [self._update(task, answer) for task in seat.tasks])
+            self._finish(queue, [self._update(task, reply) for task in queue.tasks])
 
-    def _done(self, seat: Seat, made: Sequence[Event], otherwise: str = FAILED) -> None:
-        """Take a message off a seat: what was made of it has happened, and without that its tasks have failed."""
-        tasks, seat.tasks, seat.letter = seat.tasks, [], ""
-        if tasks and not made:
-            self._fail(tasks, otherwise)
-        self._happened += made
+    def _finish(self, queue: RoleQueue, events: Sequence[Event], failure: str = LEARNER_FAILED) -> None:
+        """Finish a Flower message of a role queue with its events; without events its tasks fail."""
+        tasks, queue.tasks, queue.message_id = queue.tasks, [], ""
+        if tasks and not events:
+            self._fail(tasks, failure)
+        self._events += events
 
-    def _update(self, task: Task, answer: Parcel) -> Event:
-        about = {name: value for name, value in answer.about.items() if name != "holds"}
-        reply = Reply(about, answer.blobs.get("update", b""))
-        return self._reader.event(self.now(), task, reply, self._sizes.pop(task.key, 0))
+    def _update(self, task: Task, reply: Message) -> Event:
+        header = {name: value for name, value in reply.header.items() if name != "held_models"}
+        site_reply = SiteReply(header, reply.attachments.get("update", b""))
+        return self._validator.event(self.now(), task, site_reply, self._sizes.pop(task.task_id, 0))
 
-    def _scores(self, seat: Seat, answer: Parcel) -> Sequence[Event]:
-        said = answer.about.get("scores")
-        if not isinstance(said, list) or len(said) != len(seat.tasks):
+    def _evaluations(self, queue: RoleQueue, reply: Message) -> Sequence[Event]:
+        counts_list = reply.header.get("counts_list")
+        if not isinstance(counts_list, list) or len(counts_list) != len(queue.tasks):
             return ()
-        return [self._score(task, one) for task, one in zip(seat.tasks, said, strict=True)]
+        return [self._evaluation(task, counts) for task, counts in zip(queue.tasks, counts_list, strict=True)]
 
-    def _score(self, task: Task, said: object) -> Event:
-        what = "reason" if isinstance(said, str) else "score"
-        reply = Reply({"key": task.key, what: said})
-        return self._reader.event(self.now(), task, reply, self._sizes.pop(task.key, 0))
+    def _evaluation(self, task: Task, counts: object) -> Event:
+        field_name = "reason" if isinstance(counts, str) else "counts"
+        reply = SiteReply({"task_id": task.task_id, field_name: counts})
+        return self._validator.event(self.now(), task, reply, self._sizes.pop(task.task_id, 0))
 
     # ---- time ---------------------------------------------------------------------------------------------------
 
-    def _give_up(self) -> None:
-        for seat in self._sites.seats:
-            if seat.letter and self.now() > seat.since + self._patience(seat):
-                seat.deaths += 1
-                self._done(seat, [], LATE)
-            elif self._is_missed(seat):
-                self._leave(seat, GONE)
+    def _check_timeouts(self) -> None:
+        for queue in self._sites.role_queues:
+            if queue.message_id and self.now() > queue.sent_at + self._timeout(queue):
+                queue.deaths += 1
+                self._finish(queue, [], TIMEOUT)
+            elif self._is_absent(queue):
+                self._leave(queue, LEARNER_GONE)
 
-    def _is_missed(self, seat: Seat) -> bool:
-        """Whether somebody waits for a node that has been away, or has not come, for too long."""
-        if seat.deaths > MOST_DEATHS:
-            return bool(seat.waiting)
-        site = seat.site
-        away = site.node is None and self.now() > site.since + self._network.absence
-        return away and (not site.left or bool(seat.waiting))
+    def _is_absent(self, queue: RoleQueue) -> bool:
+        """Return whether a Flower node has been absent for too long while a task or the run waits for it."""
+        if queue.deaths > MAX_DEATHS:
+            return bool(queue.waiting)
+        site = queue.site
+        is_absent = site.node is None and self.now() > site.absent_since + self._network.absence_timeout
+        return is_absent and (not site.has_left or bool(queue.waiting))
 
     def _fail(self, tasks: Sequence[Task], reason: str) -> None:
         for task in tasks:
-            self._sizes.pop(task.key, None)
-            self._happened.append(Failed(self.now(), task.learner, task.key, reason))
+            self._sizes.pop(task.task_id, None)
+            self._events.append(TaskFailed(self.now(), task.learner, task.task_id, reason))
 
-    def _note(self, learner: str, what: str) -> None:
-        self._happened.append(Noted(self.now(), learner, what))
+    def _note(self, learner: str, text: str) -> None:
+        self._events.append(RunNote(self.now(), learner, text))
 
 
-def _signed(task: Task) -> dict[str, Any]:
-    signed = None if isinstance(task, TrainTask) else task.signed
-    return {} if signed is None else {"signed": list(astuple(signed))}
+def _signed_model(task: Task) -> dict[str, Any]:
+    signed_model = None if isinstance(task, TrainTask) else task.signed_model
+    return {} if signed_model is None else {"signed_model": list(astuple(signed_model))}
 
 
 class _Refused(Exception):
-    """Why a node is turned away."""
+    """Reason for which a node is refused."""
 
 
-# ---- sites, and what each of them has to do ----------------------------------------------------------------------
+# ---- sites and their queues ---------------------------------------------------------------------------------------
 
-MOST_EVALUATIONS = 8  # in one message: its models cost memory
-_NAMES = 64
+MAX_EVALUATIONS = 8  # per message, since its models take memory
+_MAX_HELD_MODELS = 64
 
 
 @dataclass(slots=True, eq=False)
-class Seat:
-    """One of the two things that a site does at a time: training, and evaluating. What it has to do waits for it.
+class RoleQueue:
+    """Queue of one role of a site: training or evaluation.
 
     Attributes:
-        site, evaluates: whose it is.
-        waiting: what it has not been sent.
-        letter: the message that it has not answered, if there is one.
-        tasks: what that message asks for; nothing if it only tells.
-        since: when that was sent.
-        deaths: how many messages in a row were not answered because something died, or in time.
-        holds: the models that the site said it holds for it.
+        site, evaluates: the site and the role.
+        waiting: tasks that have not been sent.
+        message_id: the message without a reply, if there is one.
+        tasks: the tasks in that message; empty if it only reports progress.
+        sent_at: when it was sent.
+        deaths: the number of consecutive messages without a reply because a process exited or the timeout passed.
+        held_models: digests of the models that the site reports to have for this role.
     """
 
-    site: Site
+    site: ConnectedSite
     evaluates: bool
     waiting: list[Task] = field(default_factory=list)
-    letter: str = ""
+    message_id: str = ""
     tasks: list[Task] = field(default_factory=list)
-    since: float = 0.0
+    sent_at: float = 0.0
     deaths: int = 0
-    holds: tuple[str, ...] = ()
+    held_models: tuple[str, ...] = ()
 
     @property
     def bases(self) -> tuple[str, ...]:
-        """The models that a difference may build upon: an evaluator also has those of its site's trainer."""
-        return (*self.holds, *self.site.trains.holds) if self.evaluates else self.holds
+        """Models that a delta to a Flower site may start from: an evaluator can also read those of its trainer."""
+        return (*self.held_models, *self.site.training.held_models) if self.evaluates else self.held_models
 
     def next(self) -> list[Task]:
-        """Take what goes into the next message: one training, or several evaluations."""
-        most = MOST_EVALUATIONS if self.evaluates else 1
-        taken, self.waiting = self.waiting[:most], self.waiting[most:]
-        return taken
+        """Remove the tasks of the next Flower message from the queue: one training, or several evaluations."""
+        limit = MAX_EVALUATIONS if self.evaluates else 1
+        tasks, self.waiting = self.waiting[:limit], self.waiting[limit:]
+        return tasks
 
-    def put_back(self) -> None:
-        """Let what was sent be sent again."""
-        self.waiting, self.tasks, self.letter = [*self.tasks, *self.waiting], [], ""
+    def requeue(self) -> None:
+        """Move the tasks of the last Flower message back to the site's queue."""
+        self.waiting, self.tasks, self.message_id = [*self.tasks, *self.waiting], [], ""
 
     def drop(self) -> list[Task]:
-        """Give up everything it had to do."""
+        """Remove and return all tasks of a Flower site's role."""
         dropped = [*self.tasks, *self.waiting]
-        self.waiting, self.tasks, self.letter = [], [], ""
+        self.waiting, self.tasks, self.message_id = [], [], ""
         return dropped
 
 
-class Site:
-    """A site: its node, if it is connected, its two seats, and what it says it has.
+class ConnectedSite:
+    """Site with its node, its two role queues, and its state.
 
     Attributes:
-        node: Flower's number of its node, if that is connected.
-        since: when the node went away.
+        node: Flower's id of its node, if connected.
+        absent_since: when the node disconnected.
+        reported_steps: the number of committed steps last sent to it.
     """
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.node: int | None = None
-        self.since = 0.0
-        self.trains, self.evaluates = Seat(self, evaluates=False), Seat(self, evaluates=True)
-        self.joined, self.left, self.told = False, False, 0
+        self.absent_since = 0.0
+        self.training, self.evaluation = RoleQueue(self, evaluates=False), RoleQueue(self, evaluates=True)
+        self.has_joined, self.has_left, self.reported_steps = False, False, 0
 
     @property
-    def seats(self) -> tuple[Seat, Seat]:
-        """Both."""
-        return self.trains, self.evaluates
+    def role_queues(self) -> tuple[RoleQueue, RoleQueue]:
+        """Training and evaluation queues of one site of the Flower engine."""
+        return self.training, self.evaluation
 
 
-class Sites:
-    """All sites that have ever been there in this run."""
+class ConnectedSites:
+    """All sites that were ever connected in this run."""
 
     def __init__(self) -> None:
-        self._sites: dict[str, Site] = {}
+        self._sites: dict[str, ConnectedSite] = {}
 
-    def __iter__(self) -> Iterator[Site]:
+    def __iter__(self) -> Iterator[ConnectedSite]:
         return iter(self._sites.values())
 
-    def named(self, name: str) -> Site:
-        """A site, known or new."""
-        return self._sites.setdefault(name, Site(name))
+    def get(self, name: str) -> ConnectedSite:
+        """Return a site of the Flower engine, created on first use."""
+        return self._sites.setdefault(name, ConnectedSite(name))
 
     @property
-    def seats(self) -> list[Seat]:
-        """All seats."""
-        return [seat for site in self for seat in site.seats]
+    def role_queues(self) -> list[RoleQueue]:
+        """Training and evaluation queues of all sites of the Flower engine."""
+        return [queue for site in self for queue in site.role_queues]
 
-    def of(self, task: Task) -> Seat | None:
-        """Where a task belongs; nowhere if its site has left. A site that is still to come is waited for."""
-        site = self.named(task.learner)
-        return None if site.left else site.evaluates if isinstance(task, EvaluateTask) else site.trains
+    def queue_for(self, task: Task) -> RoleQueue | None:
+        """Return the Flower engine's queue of a task, also of a site that is not connected yet; none if it has left."""
+        site = self.get(task.learner)
+        return None if site.has_left else site.evaluation if isinstance(task, EvaluateTask) else site.training
 
 
 @dataclass(frozen=True, slots=True)
-class Introduction:
-    """Who a site says it is."""
+class SiteIntroduction:
+    """Introduction of a site."""
 
     site: str
     examples: int
@@ -523,22 +551,24 @@ class Introduction:
     group: str
 
 
-def introduction(about: Mapping[str, Any]) -> Introduction:
-    """Who a site is, from its answer to a query, read with care."""
-    numbers = whole(about.get("examples")), labels(about.get("labels"))
-    return Introduction(_text(about, "site"), *numbers, _text(about, "group", empty=True))
+def parse_introduction(header: Mapping[str, Any]) -> SiteIntroduction:
+    """Parse a Flower site's reply to the engine's introduction request."""
+    examples, labels = parse_count(header.get("examples")), parse_labels(header.get("labels"))
+    return SiteIntroduction(
+        _text(header, "site"), examples, labels, _text(header, "group", may_be_empty=True)
+    )
 
 
-def holds(about: Mapping[str, Any]) -> tuple[str, ...]:
-    """The models that a site says it holds; nothing if it does not say so readably."""
-    said = about.get("holds")
-    if not isinstance(said, list) or not all(isinstance(name, str) for name in said):
+def parse_held_models(header: Mapping[str, Any]) -> tuple[str, ...]:
+    """Parse the models that a Flower site reports to the engine; empty if the value is invalid."""
+    digests = header.get("held_models")
+    if not isinstance(digests, list) or not all(isinstance(digest, str) for digest in digests):
         return ()
-    return tuple(said[-_NAMES:])
+    return tuple(digests[-_MAX_HELD_MODELS:])
 
 
-def _text(about: Mapping[str, Any], name: str, *, empty: bool = False) -> str:
-    said = about.get(name)
-    if not isinstance(said, str) or len(said) > 200 or not (said or empty) or not said.isprintable():
-        raise unreadable()
-    return said
+def _text(header: Mapping[str, Any], name: str, *, may_be_empty: bool = False) -> str:
+    text = header.get(name)
+    if not isinstance(text, str) or len(text) > 200 or not (text or may_be_empty) or not text.isprintable():
+        raise invalid_reply()
+    return text

@@ -1,13 +1,14 @@
-"""What crosses the network: a kind, a few plain values, and bytes by name; and how models become such bytes.
+"""Messages of the Flower engine, and the encoding of models in them.
 
-A model goes down as an exact difference from one that the site holds already. Its bits are compared with those of a
-base (exclusive or), the four bytes of all numbers are laid side by side, and the result is compressed. What did not
-change costs next to nothing, what did costs about ten bytes a number; and the site has the very same bits as the
-controller, whatever happened before. A model without a base is a difference from nothing.
+A message has a type, a JSON header, and attachments by name. A model is sent as the exact difference from a model
+that the site has: the bits are XORed with those of the base, the four bytes of all values are separated into planes,
+and the result is compressed with zstandard. Unchanged values cost almost no bytes, changed ones about ten bytes each.
+The site gets the bits of the controller, and the digest is checked after decoding. A lossy delta here would change
+the model that a site trains from, which is not the decision of an engine. A model without a base is sent as the
+difference from zero.
 
-In a run whose way down is compressed the codec's own differences between versions take their place, and a learner's
-model goes as its update; what is exact is then only the first version that a site gets, or one that it can no longer
-be led to.
+In a run with a compressed downlink the codec's deltas between versions replace the exact difference, and a learner's
+model is sent as its update; exact is then only the first version that a site gets, or one that no delta leads to.
 """
 
 from __future__ import annotations
@@ -21,230 +22,249 @@ from typing import Any, Protocol
 import numpy as np
 import zstandard
 
-from abaton.codecs import lacking
-from abaton.engines.base import Way, plain_reason
+from abaton.codecs import missing_deltas
+from abaton.engines.base import DeltaPath, validated_code
 from abaton.errors import PayloadError
-from abaton.kernels import Vector
-from abaton.store import digest_of
+from abaton.layout import Vector
+from abaton.store import content_digest
 
-PIECE = 1 << 20
-"""Bytes of a piece: each travels by a request of its own, which ends in time on a line of 1 Mbit/s, too."""
+CHUNK_BYTES = 1 << 20
+"""Bytes of a chunk: each is sent in a separate request, which completes in time at 1 Mbit/s."""
 
-LARGEST = 1 << 29
-"""Bytes of one message, all of its pieces together."""
+MAX_MESSAGE_BYTES = 1 << 29
+"""Largest number of bytes of a message, all its chunks together."""
 
-_LONGEST = 1 << 20  # characters of plain values: much more than any honest message has
+_MAX_HEADER_CHARACTERS = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Parcel:
-    """One message.
+class Message:
+    """Message between the controller and a site.
 
     Attributes:
-        kind: `query`, `train`, `evaluate`, `tell`, or another that the desk knows; `answer` on the way back.
-        about: plain values.
-        blobs: bytes by name.
+        message_type: `introduce`, `train`, `evaluate`, `progress`, or another type of a site worker; `reply` for
+            replies.
+        header: JSON values.
+        attachments: bytes by name.
     """
 
-    kind: str
-    about: Mapping[str, Any]
-    blobs: Mapping[str, bytes] = field(default_factory=dict)
+    message_type: str
+    header: Mapping[str, Any]
+    attachments: Mapping[str, bytes] = field(default_factory=dict)
 
     @property
     def size(self) -> int:
-        """How many bytes its blobs have."""
-        return sum(map(len, self.blobs.values()))
+        """Number of bytes of the Flower message's attachments."""
+        return sum(map(len, self.attachments.values()))
 
     @property
     def reason(self) -> str | None:
-        """Why the site did not do it, in words of ours; nothing if it did."""
-        said = self.about.get("reason")
-        return None if said is None else plain_reason(said)
+        """Failure code of a Flower reply message; none if the site succeeded."""
+        code = self.header.get("reason")
+        return None if code is None else validated_code(code)
 
-    def packed(self) -> bytes:
-        """As bytes, for a file or a socket: a line of plain values, then the blobs one after the other.
+    def to_bytes(self) -> bytes:
+        """Return the Flower message as bytes for a file or a socket: one JSON line, then the attachments.
 
-        >>> Parcel.unpacked(Parcel("train", {"key": "t"}, {"model": b"abc"}).packed())
-        Parcel(kind='train', about={'key': 't'}, blobs={'model': b'abc'})
+        >>> Message.from_bytes(Message("train", {"task_id": "t"}, {"model": b"abc"}).to_bytes())
+        Message(message_type='train', header={'task_id': 't'}, attachments={'model': b'abc'})
         """
-        sizes = [[name, len(data)] for name, data in self.blobs.items()]
-        head = json.dumps([self.kind, to_text(self.about), sizes]).encode()
-        return b"".join([head, b"\n", *self.blobs.values()])
+        sizes = [[name, len(data)] for name, data in self.attachments.items()]
+        line = json.dumps([self.message_type, to_text(self.header), sizes]).encode()
+        return b"".join([line, b"\n", *self.attachments.values()])
 
     @classmethod
-    def unpacked(cls, data: bytes) -> Parcel:
-        """What `packed` made."""
-        head, found, rest = data.partition(b"\n")
+    def from_bytes(cls, data: bytes) -> Message:
+        """Return the Flower message that `to_bytes` encoded."""
+        line, newline, body = data.partition(b"\n")
         try:
-            kind, about, sizes = json.loads(head)
-            blobs, start = {}, 0
+            message_type, header, sizes = json.loads(line)
+            attachments, start = {}, 0
             for name, size in sizes:
-                blobs[str(name)] = rest[start : start + size]
+                attachments[str(name)] = body[start : start + size]
                 start += size
-            if not found or not isinstance(kind, str) or start != len(rest):
+            if not newline or not isinstance(message_type, str) or start != len(body):
                 raise ValueError
         except (ValueError, TypeError, RecursionError):
-            raise PayloadError("a message is not one of Abaton's", where="network") from None
-        return cls(kind, from_text(about), blobs)
+            raise PayloadError("a message does not have Abaton's format", where="network") from None
+        return cls(message_type, from_text(header), attachments)
 
 
 @dataclass(frozen=True, slots=True)
-class Lost:
-    """A message that will not be answered, with Flower's code for why; its text stays unread."""
+class MessageLost:
+    """Message without a reply, with Flower's error code; Flower's text is ignored."""
 
     code: int
 
 
 UNAVAILABLE, REPLY_GONE, NODE_GONE = 3, 4, 5
-"""Flower's codes: a message that is not there any more, an answer that is not, and a node that is not."""
+"""Flower's error codes for an unavailable message, an unavailable reply, and an unavailable node."""
 
 
-class Post(Protocol):
-    """What carries parcels to nodes and back."""
+class MessageTransport(Protocol):
+    """Transport of messages to nodes and of replies back."""
 
     def nodes(self) -> Collection[int]:
-        """Which nodes are connected."""
+        """Interface for transporting Flower messages: return the connected nodes."""
 
-    def send(self, node: int, parcel: Parcel, ttl: float) -> str:
-        """Send a parcel; the name under which its answer is collected, empty if there is no such node."""
+    def send(self, node: int, message: Message, ttl: float) -> str:
+        """Interface for transporting Flower messages: send one and return its id; empty without such a node."""
 
-    def collect(self, letters: Collection[str]) -> Mapping[str, Parcel | Lost]:
-        """The answers that are there, by the names of what they answer; never waits."""
+    def collect(self, message_ids: Collection[str]) -> Mapping[str, Message | MessageLost]:
+        """Interface for transporting Flower messages: return the replies by message id, without waiting."""
 
     def silence(self) -> float:
-        """How long the network did not answer since this was last asked; 0 if it was not for long."""
+        """Interface for transporting Flower messages: return the longest time without a response."""
 
 
-def pieces(blobs: Mapping[str, bytes], most: int = PIECE) -> Iterator[tuple[str, bytes]]:
-    """Bytes cut into pieces, each under a name that says where it belongs.
+def split_chunks(
+    attachments: Mapping[str, bytes], chunk_bytes: int = CHUNK_BYTES
+) -> Iterator[tuple[str, bytes]]:
+    """Yield a Flower message's attachments in chunks, each with its number in the name.
 
-    >>> dict(pieces({"model": b"abcde"}, most=2))
+    >>> dict(split_chunks({"model": b"abcde"}, chunk_bytes=2))
     {'model/0': b'ab', 'model/1': b'cd', 'model/2': b'e'}
     """
-    for name, data in blobs.items():
-        for number, start in enumerate(range(0, len(data), most)):
-            yield f"{name}/{number}", data[start : start + most]
+    for name, data in attachments.items():
+        for index, start in enumerate(range(0, len(data), chunk_bytes)):
+            yield f"{name}/{index}", data[start : start + chunk_bytes]
 
 
-def together(cut: Mapping[str, bytes]) -> dict[str, bytes]:
-    """The bytes that were cut into pieces.
+def join_chunks(chunks: Mapping[str, bytes]) -> dict[str, bytes]:
+    """Join chunks to the attachments of a Flower message.
 
-    >>> together({"model/1": b"cd", "model/0": b"ab"})
+    >>> join_chunks({"model/1": b"cd", "model/0": b"ab"})
     {'model': b'abcd'}
     """
-    found: dict[str, dict[int, bytes]] = {}
-    for name, data in cut.items():
-        whole, _, number = name.rpartition("/")
-        if not whole or not number.isdecimal() or len(number) > 9:
-            raise PayloadError("a message holds a piece without a place", where="network")
-        found.setdefault(whole, {})[int(number)] = data
-    for parts in found.values():
-        if sorted(parts) != list(range(len(parts))):
-            raise PayloadError("a message lacks a piece", where="network")
-    return {name: b"".join(parts[i] for i in range(len(parts))) for name, parts in found.items()}
+    by_attachment: dict[str, dict[int, bytes]] = {}
+    for chunk_name, data in chunks.items():
+        name, _, index = chunk_name.rpartition("/")
+        if not name or not index.isdecimal() or len(index) > 9:
+            raise PayloadError("a chunk of a message has no number", where="network")
+        by_attachment.setdefault(name, {})[int(index)] = data
+    for numbered in by_attachment.values():
+        if sorted(numbered) != list(range(len(numbered))):
+            raise PayloadError("a chunk of a message is missing", where="network")
+    return {name: b"".join(data[i] for i in range(len(data))) for name, data in by_attachment.items()}
 
 
-def to_text(about: Mapping[str, Any]) -> str:
-    """Plain values as the text that travels."""
-    return json.dumps(about, separators=(",", ":"))
+def to_text(header: Mapping[str, Any]) -> str:
+    """Return the header of a Flower message as JSON text."""
+    return json.dumps(header, separators=(",", ":"))
 
 
 def from_text(text: object) -> dict[str, Any]:
-    """The plain values that a text holds; anything else is refused."""
+    """Parse the JSON header of a Flower message.
+
+    Raises:
+        PayloadError: The text is not a JSON object, or too long.
+    """
     try:
-        if not isinstance(text, str) or len(text) > _LONGEST:
+        if not isinstance(text, str) or len(text) > _MAX_HEADER_CHARACTERS:
             raise ValueError
-        about = json.loads(text)
+        header = json.loads(text)
     except (ValueError, RecursionError):
-        about = None
-    if not isinstance(about, dict):
-        raise PayloadError("a message has no readable header", where="network")
-    return about
+        header = None
+    if not isinstance(header, dict):
+        raise PayloadError("the header of a message is invalid", where="network")
+    return header
 
 
 # ---- models -------------------------------------------------------------------------------------------------------
 
-_LEVEL = 3
-_REMEMBERED = 16
+_COMPRESSION_LEVEL = 3
+_MAX_SENT_MODELS = 16
 
 
-def model_name(model: Vector) -> str:
-    """The name of a model on the network: the digest of its bits."""
-    return digest_of(np.ascontiguousarray(model, dtype="<f4").tobytes())
+def model_digest(model: Vector) -> str:
+    """Return the digest of a model's bits, its name in Flower messages."""
+    return content_digest(np.ascontiguousarray(model, dtype="<f4").tobytes())
 
 
-def encode(model: Vector, base: Vector | None = None) -> bytes:
-    """A model as a difference from a base.
+def encode_model(model: Vector, base: Vector | None = None) -> bytes:
+    """Encode a model for a Flower message as the exact difference from a base.
 
     >>> model = np.arange(1000, dtype=np.float32)
-    >>> bool((decode(encode(model), 1000) == model).all())
+    >>> bool((decode_model(encode_model(model), 1000) == model).all())
     True
-    >>> moved = model.copy(); moved[3] = 7
-    >>> len(encode(moved, model)) < 60, bool((decode(encode(moved, model), 1000, model) == moved).all())
-    (True, True)
+    >>> changed = model.copy(); changed[3] = 7
+    >>> len(encode_model(changed, model)) < 60
+    True
+    >>> bool((decode_model(encode_model(changed, model), 1000, model) == changed).all())
+    True
     """
     bits = np.ascontiguousarray(model, dtype="<f4").view("<u4")
     if base is not None:
         bits = bits ^ np.ascontiguousarray(base, dtype="<f4").view("<u4")
     planes = np.ascontiguousarray(bits.view(np.uint8).reshape(-1, 4).T)
-    return zstandard.ZstdCompressor(level=_LEVEL).compress(planes.tobytes())
+    return zstandard.ZstdCompressor(level=_COMPRESSION_LEVEL).compress(planes.tobytes())
 
 
-def decode(data: bytes, size: int, base: Vector | None = None) -> Vector:
-    """The model of so many numbers; bytes that say they are more, or are not whole, are refused."""
+def decode_model(data: bytes, size: int, base: Vector | None = None) -> Vector:
+    """Decode a model with `size` values from a Flower message.
+
+    Raises:
+        PayloadError: The bytes are invalid or encode another number of values.
+    """
     try:
         if zstandard.frame_content_size(data) != 4 * size:
             raise ValueError
         planes = zstandard.ZstdDecompressor().decompress(data, max_output_size=4 * size)
         bits = np.frombuffer(planes, np.uint8).reshape(4, size).T.copy().view("<u4").reshape(size)
     except (zstandard.ZstdError, ValueError):
-        raise PayloadError("a model that came over the network is not readable", where="network") from None
+        raise PayloadError("a model received over the network is invalid", where="network") from None
     if base is not None:
         bits = bits ^ np.ascontiguousarray(base, dtype="<f4").view("<u4")
     return bits.view("<f4")
 
 
-class Shelf:
-    """The models that the controller sent last, by name: what sites hold is measured against them."""
+class SentModelCache:
+    """Models that the controller sent last, by digest, as bases of differences."""
 
-    def __init__(self, most: int = _REMEMBERED) -> None:
+    def __init__(self, max_models: int = _MAX_SENT_MODELS) -> None:
         self._models: OrderedDict[str, Vector] = OrderedDict()
         self._versions: dict[str, int] = {}
-        self._most = most
+        self._max_models = max_models
 
-    def parcel(
-        self, model: Vector, held: Iterable[str], way: Way | None = None
+    def pack(
+        self, model: Vector, held_models: Iterable[str], delta_path: DeltaPath | None = None
     ) -> tuple[dict[str, Any], bytes]:
-        """A model for a site that holds some: its name, the name of the base, and what makes the one of the other."""
-        return self._exact(model, held) if way is None else self._led(model, held, way)
+        """Return a model as header and bytes of a Flower message to a site that has some models."""
+        return (
+            self._exact(model, held_models)
+            if delta_path is None
+            else self._with_deltas(model, held_models, delta_path)
+        )
 
-    def _led(self, model: Vector, held: Iterable[str], way: Way) -> tuple[dict[str, Any], bytes]:
-        """The differences from a version that is held, and the update that makes the model, if a learner made it."""
-        start = model_name(way.start)
-        self._versions[start] = way.version
-        known = {self._versions[name]: name for name in held if name in self._versions}
-        steps, exact = lacking(way.lately, known, way.version), b""
-        if steps is None:
-            named, exact = self._exact(way.start, held)
-            base, steps = named["base"], ()
+    def _with_deltas(
+        self, model: Vector, held_models: Iterable[str], delta_path: DeltaPath
+    ) -> tuple[dict[str, Any], bytes]:
+        """Return the Flower message of a model as deltas from a version at the site, and its learner's update."""
+        start = model_digest(delta_path.start)
+        self._versions[start] = delta_path.version
+        known = {self._versions[digest]: digest for digest in held_models if digest in self._versions}
+        deltas, exact = missing_deltas(delta_path.recent_versions, known, delta_path.version), b""
+        if deltas is None:
+            exact_header, exact = self._exact(delta_path.start, held_models)
+            base, deltas = exact_header["base"], ()
         else:
-            base = known[way.version - len(steps)]
-        about = {
-            "model": start if not way.author else model_name(model),
+            base = known[delta_path.version - len(deltas)]
+        header = {
+            "model": start if not delta_path.trained_by else model_digest(model),
             "base": base,
             "start": start,
-            "exact": len(exact),
-            "steps": [[step.version, len(step.data)] for step in steps],
-            "made": [way.version, way.author],
+            "exact_bytes": len(exact),
+            "deltas": [[delta.version, len(delta.data)] for delta in deltas],
+            "trained_by": [delta_path.version, delta_path.trained_by],
         }
-        return about, b"".join([exact, *(step.data for step in steps), way.payload])
+        return header, b"".join([exact, *(delta.data for delta in deltas), delta_path.payload])
 
-    def _exact(self, model: Vector, held: Iterable[str]) -> tuple[dict[str, Any], bytes]:
-        name = model_name(model)
-        known = {other: self._models[other] for other in held if other in self._models}
-        self._models[name] = model
-        self._models.move_to_end(name)
-        while len(self._models) > self._most:
+    def _exact(self, model: Vector, held_models: Iterable[str]) -> tuple[dict[str, Any], bytes]:
+        digest = model_digest(model)
+        known = {other: self._models[other] for other in held_models if other in self._models}
+        self._models[digest] = model
+        self._models.move_to_end(digest)
+        while len(self._models) > self._max_models:
             self._models.popitem(last=False)
         base = min(known, key=lambda other: int(np.count_nonzero(known[other] != model)), default=None)
-        return {"model": name, "base": base}, encode(model, None if base is None else known[base])
+        return {"model": digest, "base": base}, encode_model(model, None if base is None else known[base])

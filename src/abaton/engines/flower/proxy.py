@@ -1,16 +1,17 @@
-"""The gate: the one port that sites reach passes what their nodes ask the SuperLink for, and nothing else.
+"""Proxy on the only port that sites connect to: forwards the requests of nodes to the SuperLink, and no others.
 
-Flower's SuperLink serves nodes, commands and executors on one port and asks nodes alone for a key. So it listens on
-loopback, and this program listens for it where sites dial.
+Flower's SuperLink serves nodes, commands and executors on one port and requires a key of nodes only. So it listens on
+loopback, and this program listens on the public address. It parses `push-messages`, because Flower verifies the signing
+node but not the sender in the message: an admitted node could otherwise write in the controller's name.
 
 Invariants:
-(1) a request is passed only if its method, its address and its headers are on the lists below; the passed request is
-made anew from them, so that nothing else that was sent reaches the SuperLink;
-(2) whoever asks shows, before anything of the body is read, that they hold the key of a node that was admitted
-(:mod:`abaton.engines.flower.tls`); whether it is the node they name is the SuperLink's to say;
-(3) a node pushes answers in its own name; the SuperLink would take messages in the controller's, to other nodes;
-(4) no body is held beyond a size, all bodies together neither, and nobody is waited for without end
-(:mod:`abaton.http_server`);
+(1) a request is forwarded only if its method, path and headers are on the lists below; the forwarded request is rebuilt
+    from them, so that nothing else reaches the SuperLink;
+(2) a caller proves possession of an admitted node's key before the body is read (:mod:`abaton.engines.flower.tls`);
+    the SuperLink verifies that it is the node it names;
+(3) a node may push only replies in its own name;
+(4) the size of one body, the size of all bodies together, and all waiting times are limited
+    (:mod:`abaton.http_server`);
 (5) nothing of a request is logged.
 """
 
@@ -29,168 +30,188 @@ from typing import Any
 import httpx
 import uvicorn
 
-from abaton.engines.flower.tls import Callers, Headers
 from abaton.engines.flower.supervisor import end_with_parent
+from abaton.engines.flower.tls import AdmittedKeys, Headers
 from abaton.http_server import (
-    Full,
-    Gone,
-    Memory,
-    Port,
-    Rates,
+    BodyMemoryBudget,
+    BodyTooLargeError,
+    BodyTooSlowError,
+    ClientDisconnectedError,
+    RateLimiter,
     Receive,
     Scope,
     Send,
-    TooLarge,
-    TooSlow,
-    address_of,
+    ServerBusyError,
+    ServerLimits,
+    client_address,
     read_body,
 )
-from abaton.http_server import configure as listening
+from abaton.http_server import configure as configure_server
 
-_ASKED = (
+_PATHS = (
     *("activate-node", "deactivate-node", "send-node-heartbeat"),
     *("pull-messages", "push-messages", "confirm-message-received"),
     *("pull-object", "push-object"),
 )
-PASSED = {f"/v1/fleet/{name}".encode(): f"/v1/fleet/{name}" for name in _ASKED}
-"""What a node with a key asks for.
+FORWARDED_PATHS = {f"/v1/fleet/{name}".encode(): f"/v1/fleet/{name}" for name in _PATHS}
+"""Paths that a node with a key may call.
 
-Not among them: to register itself, which is the centre's to do; and runs and apps, for sites run no code of others.
+Registration is missing because the centre registers nodes; runs and apps are missing because sites run no foreign code.
 """
 
 _PUSH = "/v1/fleet/push-messages"
 
-_SIGNED = (b"flwr-public-key", b"flwr-signature", b"flwr-timestamp")
-_VERSION = (b"flwr-package-name", b"flwr-package-version", b"flwr-component-name")
-_TO_LINK = {b"accept", b"content-type", *_SIGNED, *_VERSION}
-_TO_NODE = {b"content-type", b"flwr-version-incompatibility-message"}
+_SIGNATURE_HEADERS = (b"flwr-public-key", b"flwr-signature", b"flwr-timestamp")
+_VERSION_HEADERS = (b"flwr-package-name", b"flwr-package-version", b"flwr-component-name")
+_REQUEST_HEADERS = {b"accept", b"content-type", *_SIGNATURE_HEADERS, *_VERSION_HEADERS}
+_RESPONSE_HEADERS = {b"content-type", b"flwr-version-incompatibility-message"}
 
-# Flower's nodes ask again after 502, 503 and 504, and take every other refusal as final.
-_STRANGER, _NO_SUCH, _TOO_LARGE, _NO_LINK, _BUSY, _LINK_IS_SLOW = 401, 404, 413, 502, 503, 504
-_PIECE = 1 << 16
+# Flower's nodes retry after 502, 503 and 504; every other error is final.
+_UNAUTHORISED, _NOT_FOUND, _TOO_LARGE, _UNAVAILABLE, _BUSY, _TIMEOUT = 401, 404, 413, 502, 503, 504
+_CHUNK_BYTES = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
-    """What a stranger can take of the centre's machine, at most.
+class ProxyLimits:
+    """Limits on the resources of the centre's machine that callers can use.
 
     Attributes:
-        body: bytes of one request; a node sends pieces of at most 5 MiB.
-        held: bytes of all requests that are being read.
-        seconds: for a body to arrive, and for an answer to be fetched.
-        head_seconds: for the head of a request to arrive.
-        link_seconds: for the SuperLink to answer.
-        connections: from everybody.
-        each: from one address.
-        rate: requests a second from one address, in the long run; a node asks a few times a second.
+        max_body_bytes: of one request; a node sends chunks of at most 5 MiB.
+        max_buffered_bytes: of all requests that are being read.
+        transfer_seconds: for a body to arrive, and for a response to be read.
+        header_seconds: for the headers of a request to arrive.
+        superlink_seconds: for the SuperLink to respond.
+        max_connections: from all addresses.
+        max_connections_per_address: from one address.
+        rate: requests per second from one address in the long run; a node sends a few per second.
         burst: requests from one address at once, after a pause.
     """
 
-    body: int = 8 << 20
-    held: int = 256 << 20
-    seconds: float = 120.0
-    head_seconds: float = 10.0
-    link_seconds: float = 30.0
-    connections: int = 512
-    each: int = 256
+    max_body_bytes: int = 8 << 20
+    max_buffered_bytes: int = 256 << 20
+    transfer_seconds: float = 120.0
+    header_seconds: float = 10.0
+    superlink_seconds: float = 30.0
+    max_connections: int = 512
+    max_connections_per_address: int = 256
     rate: float = 1000.0
     burst: float = 5000.0
 
 
-class Gate:
-    """Passes requests of nodes to the SuperLink and its answers back.
+class SuperLinkProxy:
+    """Proxy that forwards requests of nodes to the SuperLink and its responses back.
 
     Args:
-        link: dials the SuperLink.
-        bounds: what is held and waited for at most.
-        admits: whether the headers of a request show the key of a node that was admitted.
+        superlink: the client of the SuperLink.
+        limits: the resource limits.
+        admits: whether the headers of a request prove an admitted node's key.
     """
 
-    def __init__(self, link: httpx.AsyncClient, bounds: Bounds, admits: Callable[[Headers], bool]) -> None:
-        self._link, self._bounds, self._admits = link, bounds, admits
-        self._memory, self._addresses = Memory(bounds.held), Rates(bounds.rate, bounds.burst, time.monotonic)
+    def __init__(
+        self, superlink: httpx.AsyncClient, limits: ProxyLimits, admits: Callable[[Headers], bool]
+    ) -> None:
+        self._superlink, self._limits, self._admits = superlink, limits, admits
+        self._memory, self._addresses = (
+            BodyMemoryBudget(limits.max_buffered_bytes),
+            RateLimiter(limits.rate, limits.burst, time.monotonic),
+        )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
+        """Handle one request of a node at the proxy: check it and forward it to the SuperLink."""
         if scope["type"] != "http":
             return
-        status, headers, body = await self._answer(scope, receive)
+        status, headers, body = await self._respond(scope, receive)
         try:
-            async with asyncio.timeout(self._bounds.seconds):
-                await _tell(send, status, headers, body)
+            async with asyncio.timeout(self._limits.transfer_seconds):
+                await _send_response(send, status, headers, body)
         except TimeoutError:
-            return  # the connection is closed, because the answer is not complete
+            return  # the connection is closed, because the response is incomplete
 
-    async def _answer(self, scope: Scope, receive: Receive) -> tuple[int, Headers, bytes]:
-        path = PASSED.get(scope["raw_path"])
-        if self._addresses.take(address_of(scope)):
-            return _refusal(_BUSY)
+    async def _respond(self, scope: Scope, receive: Receive) -> tuple[int, Headers, bytes]:
+        path = FORWARDED_PATHS.get(scope["raw_path"])
+        if self._addresses.take(client_address(scope)):
+            return _error_response(_BUSY)
         if path is None or scope["method"] != "POST" or scope["query_string"]:
-            return _refusal(_NO_SUCH)
+            return _error_response(_NOT_FOUND)
         if not self._admits(scope["headers"]):
-            return _refusal(_STRANGER)
-        with self._memory.held() as take:
+            return _error_response(_UNAUTHORISED)
+        with self._memory.reservation() as reserve:
             try:
-                most, seconds = self._bounds.body, self._bounds.seconds
-                body = await read_body(scope, receive, most=most, seconds=seconds, take=take)
-            except TooLarge:
-                return _refusal(_TOO_LARGE)
-            except (TooSlow, Full, Gone):
-                return _refusal(_BUSY)
-            if path == _PUSH and not _answers_only(body):
-                return _refusal(_NO_SUCH)
-            return await self._pass(path, scope["headers"], body)
+                body = await read_body(
+                    scope,
+                    receive,
+                    max_bytes=self._limits.max_body_bytes,
+                    timeout_seconds=self._limits.transfer_seconds,
+                    reserve=reserve,
+                )
+            except BodyTooLargeError:
+                return _error_response(_TOO_LARGE)
+            except (BodyTooSlowError, ServerBusyError, ClientDisconnectedError):
+                return _error_response(_BUSY)
+            if path == _PUSH and not _contains_only_replies(body):
+                return _error_response(_NOT_FOUND)
+            return await self._forward(path, scope["headers"], body)
 
-    async def _pass(self, path: str, headers: Headers, body: bytes) -> tuple[int, Headers, bytes]:
-        told = [(name, value) for name, value in headers if name in _TO_LINK]
+    async def _forward(self, path: str, headers: Headers, body: bytes) -> tuple[int, Headers, bytes]:
+        forwarded = [(name, value) for name, value in headers if name in _REQUEST_HEADERS]
         try:
-            answer = await self._link.post(path, content=body, headers=told)
+            response = await self._superlink.post(path, content=body, headers=forwarded)
         except httpx.TimeoutException:
-            return _refusal(_LINK_IS_SLOW)
+            return _error_response(_TIMEOUT)
         except httpx.HTTPError:
-            return _refusal(_NO_LINK)
-        back = [(name.lower(), value) for name, value in answer.headers.raw]
-        return answer.status_code, [each for each in back if each[0] in _TO_NODE], answer.content
+            return _error_response(_UNAVAILABLE)
+        received = [(name.lower(), value) for name, value in response.headers.raw]
+        return (
+            response.status_code,
+            [header for header in received if header[0] in _RESPONSE_HEADERS],
+            response.content,
+        )
 
 
-def _answers_only(body: bytes) -> bool:
-    from abaton.engines.flower.flower_protocol import only_answers
+def _contains_only_replies(body: bytes) -> bool:
+    from abaton.engines.flower.flower_protocol import contains_only_replies
 
-    return only_answers(body)
+    return contains_only_replies(body)
 
 
-def _refusal(status: int) -> tuple[int, Headers, bytes]:
-    """An answer of the gate's own; what is left of a body is not waited for."""
+def _error_response(status: int) -> tuple[int, Headers, bytes]:
+    """Return a response of the proxy itself; the remaining body is not read."""
     return status, [(b"connection", b"close")], b""
 
 
-async def _tell(send: Send, status: int, headers: Headers, body: bytes) -> None:
-    """Send an answer, in pieces: a slow line then holds up the sending, and not only the socket's buffer."""
+async def _send_response(send: Send, status: int, headers: Headers, body: bytes) -> None:
+    """Send a response of the proxy in chunks, so that a slow client delays the sender, not only fills a buffer."""
     size = [(b"content-length", str(len(body)).encode())]
     await send({"type": "http.response.start", "status": status, "headers": [*headers, *size]})
-    for start in range(0, len(body), _PIECE):
-        await send({"type": "http.response.body", "body": body[start : start + _PIECE], "more_body": True})
+    for start in range(0, len(body), _CHUNK_BYTES):
+        await send(
+            {"type": "http.response.body", "body": body[start : start + _CHUNK_BYTES], "more_body": True}
+        )
     await send({"type": "http.response.body"})
 
 
-def dial(link: str, authority: Path, bounds: Bounds) -> httpx.AsyncClient:
-    """What speaks to the SuperLink; idle lines are given up before the SuperLink does, after five seconds."""
+def open_superlink_client(address: str, authority: Path, limits: ProxyLimits) -> httpx.AsyncClient:
+    """Return the proxy's HTTP client of the SuperLink; idle connections close before the SuperLink closes them."""
     return httpx.AsyncClient(
-        base_url=f"https://{link}",
+        base_url=f"https://{address}",
         headers={"accept-encoding": "identity"},
         verify=ssl.create_default_context(cafile=str(authority)),
-        timeout=bounds.link_seconds,
+        timeout=limits.superlink_seconds,
         limits=httpx.Limits(max_connections=64, keepalive_expiry=2.0),
         trust_env=False,
     )
 
 
-def configure(gate: Gate, bounds: Bounds, settings: dict[str, Any]) -> uvicorn.Config:
-    """The settings of the web server."""
-    return listening(
-        gate,
-        Port(bounds.head_seconds, connections=bounds.connections, each=bounds.each),
-        graceful=5,
+def configure(proxy: SuperLinkProxy, limits: ProxyLimits, settings: dict[str, Any]) -> uvicorn.Config:
+    """Return the web server configuration of the SuperLink proxy."""
+    return configure_server(
+        proxy,
+        ServerLimits(
+            limits.header_seconds,
+            max_connections=limits.max_connections,
+            max_connections_per_address=limits.max_connections_per_address,
+        ),
+        shutdown_seconds=5,
         host=settings["host"],
         port=settings["port"],
         ssl_certfile=settings["certificate"],
@@ -198,15 +219,19 @@ def configure(gate: Gate, bounds: Bounds, settings: dict[str, Any]) -> uvicorn.C
     )
 
 
-def main(words: list[str]) -> None:
-    """The program: listens where a file of settings says until it is ended."""
+def main(arguments: list[str]) -> None:
+    """Run the SuperLink proxy that a settings file describes until the process is ended."""
     end_with_parent()
-    settings: dict[str, Any] = json.loads(Path(words[0]).read_text())
-    _answers_only(b"")  # loads what it needs, which takes a second, before anybody waits
-    bounds = Bounds()
-    callers = Callers(Path(settings["keys"]))
-    gate = Gate(dial(settings["link"], Path(settings["authority"]), bounds), bounds, callers.admit)
-    uvicorn.Server(configure(gate, bounds, settings)).run()
+    settings: dict[str, Any] = json.loads(Path(arguments[0]).read_text())
+    _contains_only_replies(b"")  # imports Flower's messages, which takes a second, before the first request
+    limits = ProxyLimits()
+    callers = AdmittedKeys(Path(settings["keys"]))
+    proxy = SuperLinkProxy(
+        open_superlink_client(settings["superlink"], Path(settings["authority"]), limits),
+        limits,
+        callers.admit,
+    )
+    uvicorn.Server(configure(proxy, limits, settings)).run()
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""The research centre's programs: Flower's SuperLink, the gate before it, and the controllers of its runs.
+"""Processes of the research centre: Flower's SuperLink, the proxy in front of it, and the controllers of runs.
 
-The SuperLink has a database, and each controller a process of its own, so that either survives the other's end. It
-listens on loopback, to the centre's own programs; sites reach the gate, which passes what nodes ask and no more. Only
-nodes whose key was admitted may connect, over TLS.
+The SuperLink has a database and each controller its own process, so that either survives the other's end. The SuperLink
+listens on loopback for the centre's own processes; sites connect to the proxy, which forwards only the requests of
+nodes. Only nodes with an admitted key may connect, over TLS.
 """
 
 from __future__ import annotations
@@ -20,23 +20,28 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from abaton.engines.flower.tls import Certificates, drop_key, enter_key, issue
-from abaton.engines.flower.superlink_client import Away, Line, LinkPost, Turned
-from abaton.engines.flower.supervisor import (
-    Door,
-    Keeper,
-    Program,
-    end_with_parent,
-    ending_with_parent,
-    free_port,
-    is_free,
-    surroundings,
+from abaton.atomic_files import atomic_write
+from abaton.engines.flower.superlink_client import (
+    SuperLinkConnection,
+    SuperLinkRefusedError,
+    SuperLinkTransport,
+    SuperLinkUnavailableError,
 )
+from abaton.engines.flower.supervisor import (
+    ChildProcess,
+    HealthEndpoint,
+    ProcessSupervisor,
+    child_environment,
+    end_with_parent,
+    free_port,
+    is_port_free,
+    with_parent_death_signal,
+)
+from abaton.engines.flower.tls import CertificateAuthority, admit_key, issue_certificate, revoke_key
 from abaton.errors import SettingsError
-from abaton.atomic_files import replacing
 
 if TYPE_CHECKING:
-    from abaton.engines.flower.flower_protocol import Control
+    from abaton.engines.flower.flower_protocol import ControlClient
 
 T = TypeVar("T")
 
@@ -44,257 +49,277 @@ _LOOPBACK = "127.0.0.1"
 
 
 @dataclass(frozen=True, slots=True)
-class Address:
-    """Where the centre is reached.
+class ServerAddress:
+    """Address of the centre.
 
     Attributes:
-        host: the address it listens at; ``0.0.0.0`` for all of the machine's.
-        port: the one port that sites dial.
-        name: what sites dial, if that is another name; the certificate is for it.
+        host: the address it listens at; ``0.0.0.0`` for all addresses of the machine.
+        port: the port that sites connect to.
+        public_name: the name that sites connect to, if it differs; the certificate is issued for it.
 
-    >>> str(Address("0.0.0.0", 8443, "centre.example.org"))
+    >>> str(ServerAddress("0.0.0.0", 8443, "centre.example.org"))
     'centre.example.org:8443'
     """
 
     host: str
     port: int
-    name: str = ""
+    public_name: str = ""
 
     def __str__(self) -> str:
-        return f"{self.name or self.host}:{self.port}"
+        return f"{self.public_name or self.host}:{self.port}"
 
     @property
-    def near(self) -> str:
-        """Where it is reached from the centre itself."""
-        every = self.host in ("0.0.0.0", "::")  # noqa: S104
-        return f"{'127.0.0.1' if every else self.host}:{self.port}"
+    def local_address(self) -> str:
+        """Server address for connections from the centre's own machine."""
+        is_wildcard = self.host in ("0.0.0.0", "::")  # noqa: S104
+        return f"{'127.0.0.1' if is_wildcard else self.host}:{self.port}"
 
     @property
     def hosts(self) -> list[str]:
-        """All names that its certificate is for."""
-        return list(dict.fromkeys([str(self).rpartition(":")[0], self.near.rpartition(":")[0]]))
+        """All names of the centre's server that its certificate is issued for."""
+        return list(dict.fromkeys([str(self).rpartition(":")[0], self.local_address.rpartition(":")[0]]))
 
 
-class Centre:
-    """Starts, watches and ends the centre's programs, and speaks to them.
+class ServerProcesses:
+    """Supervisor of the centre's processes, and client of its SuperLink.
 
     Args:
-        folder: where database, logs and the list of admitted nodes are.
+        folder: database, logs and the list of admitted nodes.
         address: where it listens.
-        certificates: what it proves itself with.
-        say: hears, in one line, when something happens.
-        embedded: whether the SuperLink is started here, too; otherwise one that runs already is used.
+        certificates: its certificates.
+        report: called with one line for each change of state.
+        embedded: whether the SuperLink is started here; otherwise a running one is used.
     """
 
     def __init__(
         self,
         folder: Path,
-        address: Address,
-        certificates: Certificates,
-        say: Callable[[str], None],
+        address: ServerAddress,
+        certificates: CertificateAuthority,
+        report: Callable[[str], None],
         *,
         embedded: bool = True,
     ) -> None:
         self.folder, self.address, self._certificates = folder, address, certificates
-        self.embedded, self._say = embedded, say
-        self._env = surroundings(folder / "flwr")
-        self._kept: list[Keeper] = []
+        self.embedded, self._report = embedded, report
+        self._env = child_environment(folder / "flwr")
+        self._supervisors: list[ProcessSupervisor] = []
 
-    def start(self, patience: float = 60.0) -> None:
-        """Start everything and wait until it answers."""
+    def start(self, start_timeout: float = 60.0) -> None:
+        """Start the centre's server processes, SuperLink and proxy, and wait until they respond."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        link, authority = self.address.near, self._certificates.authority
+        superlink, authority = self.address.local_address, self._certificates.authority
         if self.embedded:
-            link, authority = self._open(patience)
+            superlink, authority = self._start_superlink(start_timeout)
         else:
-            self._wait(Door("SuperLink", link, authority, 200), patience)
-        with replacing(self.folder / "link.json") as begun:
-            begun.write_text(json.dumps({"link": link, "authority": str(authority.resolve())}))
+            self._wait(HealthEndpoint("SuperLink", superlink, authority, 200), start_timeout)
+        with atomic_write(self.folder / "superlink.json") as temporary_path:
+            temporary_path.write_text(
+                json.dumps({"superlink": superlink, "authority": str(authority.resolve())})
+            )
 
     def watch(self) -> None:
-        """Start again what has ended."""
-        for keeper in self._kept:
-            keeper.watch()
+        """Restart the centre's server processes that have exited."""
+        for supervisor in self._supervisors:
+            supervisor.watch()
 
     def stop(self) -> None:
-        """End everything."""
-        while self._kept:
-            self._kept.pop().stop()
+        """Stop all server processes of the centre."""
+        while self._supervisors:
+            self._supervisors.pop().stop()
 
-    def admit(self, public: str, site: str) -> int:
-        """Let the node with this key connect, as a site's; the number under which Flower knows it."""
+    def admit(self, public_key: str, site: str) -> int:
+        """Admit a site's node at the centre's server by its public key and return Flower's id of the node."""
         from cryptography.hazmat.primitives.serialization import load_ssh_public_key
 
         from abaton.engines.flower.flower_protocol import public_bytes
 
-        key = public_bytes(load_ssh_public_key(public.encode()))
-        node = self._asked(lambda control: control.admit(key), "admission")
-        self._write_admitted(self.admitted() | {node: site})
-        enter_key(self._keys, node, public.encode())
+        key = public_bytes(load_ssh_public_key(public_key.encode()))
+        node = self._request(lambda control: control.register_node(key), "admission")
+        self._write_admitted(self.admitted_nodes() | {node: site})
+        admit_key(self._keys, node, public_key.encode())
         return node
 
     def revoke(self, site: str) -> list[int]:
-        """Let no node of a site connect any more; one that is connected is cut off."""
-        admitted = self.admitted()
-        gone = [node for node, owner in admitted.items() if owner == site]
-        for node in gone:
-            drop_key(self._keys, node)
-            self._asked(partial(_revoked, node=node), "admission")
-        self._write_admitted({node: owner for node, owner in admitted.items() if node not in gone})
-        return gone
+        """Revoke all nodes of a site at the centre's server and return their ids; they are disconnected."""
+        admitted = self.admitted_nodes()
+        revoked = [node for node, owner in admitted.items() if owner == site]
+        for node in revoked:
+            revoke_key(self._keys, node)
+            self._request(partial(_unregister, node=node), "admission")
+        self._write_admitted({node: owner for node, owner in admitted.items() if node not in revoked})
+        return revoked
 
-    def admitted(self) -> dict[int, str]:
-        """Whose each admitted node is."""
+    def admitted_nodes(self) -> dict[int, str]:
+        """Return the site of each node that the centre's server has admitted."""
         return read_admitted(self.folder)
 
-    def conduct(self, controller: str, about: str, name: str = "controller") -> Keeper:
-        """Start a controller: a process that calls `controller` (``module:function``) with a post and `about`.
+    def start_controller(self, controller: str, argument: str, name: str = "controller") -> ProcessSupervisor:
+        """Start a server process that calls `controller` (``module:function``) with a transport and `argument`.
 
-        It ends with this process; who watches it starts it again when it has ended.
+        It ends with this process; the returned supervisor restarts it.
         """
-        told = self.folder / f"{name}.json"
-        with replacing(told) as begun:
-            begun.write_text(json.dumps({"controller": controller, "about": about, "name": name}))
-        command = [sys.executable, "-m", "abaton.engines.flower.server_processes", str(told)]
-        keeper = Keeper(Program(name, command, self._env, self._log(name)), self._say)
-        keeper.start()
-        return keeper
+        settings = self.folder / f"{name}.json"
+        with atomic_write(settings) as temporary_path:
+            temporary_path.write_text(
+                json.dumps({"controller": controller, "argument": argument, "name": name})
+            )
+        command = [sys.executable, "-m", "abaton.engines.flower.server_processes", str(settings)]
+        supervisor = ProcessSupervisor(ChildProcess(name, command, self._env, self._log(name)), self._report)
+        supervisor.start()
+        return supervisor
 
     def _write_admitted(self, admitted: Mapping[int, str]) -> None:
-        with replacing(self.folder / "admitted.json") as begun:
-            begun.write_text(json.dumps({str(node): site for node, site in admitted.items()}, indent=2))
+        with atomic_write(self.folder / "admitted.json") as temporary_path:
+            temporary_path.write_text(
+                json.dumps({str(node): site for node, site in admitted.items()}, indent=2)
+            )
 
-    def _asked(self, ask: Callable[[Control], T], where: str) -> T:
-        """Ask the SuperLink of this centre."""
-        from abaton.engines.flower.flower_protocol import Control, who
+    def _request(self, send: Callable[[ControlClient], T], where: str) -> T:
+        """Send a control request to the SuperLink process of this centre."""
+        from abaton.engines.flower.flower_protocol import ControlClient, version_headers
 
-        link, authority = read_link(self.folder)
-        line = Line(link, authority, lambda: who("cli"))
+        superlink, authority = read_superlink(self.folder)
+        connection = SuperLinkConnection(superlink, authority, lambda: version_headers("cli"))
         try:
-            return ask(Control(line))
-        except Away as away:
+            return send(ControlClient(connection))
+        except SuperLinkUnavailableError as outage:
             raise SettingsError(
-                f"the centre's SuperLink does not answer: {away}", where=link, remedy="start the centre"
+                f"the centre's SuperLink does not respond: {outage}",
+                where=superlink,
+                remedy="start the centre",
             ) from None
-        except Turned as no:
+        except SuperLinkRefusedError as refusal:
             raise SettingsError(
-                f"the SuperLink did not do it ({no})",
+                f"the SuperLink refused the request ({refusal})",
                 where=where,
-                remedy=f"see {self._log('superlink')}; a key can be admitted once",
+                remedy=f"see {self._log('superlink')}; a key can be admitted only once",
             ) from None
         finally:
-            line.close()
+            connection.close()
 
-    def _keep(self, name: str, command: list[str]) -> None:
-        keeper = Keeper(Program(name, command, self._env, self._log(name)), self._say)
-        self._kept.append(keeper)
-        keeper.start()
+    def _supervise(self, name: str, command: list[str]) -> None:
+        supervisor = ProcessSupervisor(ChildProcess(name, command, self._env, self._log(name)), self._report)
+        self._supervisors.append(supervisor)
+        supervisor.start()
 
     def _log(self, name: str) -> Path:
         return self.folder / "logs" / f"{name}.log"
 
-    def _open(self, patience: float) -> tuple[str, Path]:
-        """Start SuperLink and gate; where the SuperLink is reached, and what its certificate is signed with.
+    def _start_superlink(self, timeout: float) -> tuple[str, Path]:
+        """Start the SuperLink and proxy processes; return the SuperLink's address and authority certificate.
 
-        It has an authority of its own, which nobody else is given: a given certificate need not be for loopback.
+        It has a separate authority that is not distributed, because a given certificate need not be valid for loopback.
         """
-        own = issue(self.folder / "loopback", [_LOOPBACK], datetime.now(UTC))
-        link = f"{_LOOPBACK}:{self._port(own.authority)}"
-        self._keep("superlink", _superlink(link, own, self.folder / "superlink.db"))
-        self._wait(Door("SuperLink", link, own.authority, 200), patience)
-        address, outer = self.address, self._certificates
-        told = {"host": address.host, "port": address.port, "link": link, "authority": str(own.authority)}
-        told |= {"certificate": str(outer.certificate), "key": str(outer.key), "keys": str(self._keys)}
-        with replacing(self._gate) as begun:
-            begun.write_text(json.dumps(told, indent=2))
-        self._keep("gate", [sys.executable, "-m", "abaton.engines.flower.proxy", str(self._gate)])
+        loopback = issue_certificate(self.folder / "loopback", [_LOOPBACK], datetime.now(UTC))
+        superlink = f"{_LOOPBACK}:{self._port(loopback.authority)}"
+        self._supervise("superlink", _superlink_command(superlink, loopback, self.folder / "superlink.db"))
+        self._wait(HealthEndpoint("SuperLink", superlink, loopback.authority, 200), timeout)
+        address, public = self.address, self._certificates
+        settings = {
+            "host": address.host,
+            "port": address.port,
+            "superlink": superlink,
+            "authority": str(loopback.authority),
+        }
+        settings |= {"certificate": str(public.certificate), "key": str(public.key), "keys": str(self._keys)}
+        with atomic_write(self._proxy_settings) as temporary_path:
+            temporary_path.write_text(json.dumps(settings, indent=2))
+        self._supervise(
+            "proxy", [sys.executable, "-m", "abaton.engines.flower.proxy", str(self._proxy_settings)]
+        )
         name = str(address).rpartition(":")[0]
-        self._wait(Door("gate", address.near, outer.authority, 404, name), patience)
-        return link, own.authority
+        self._wait(HealthEndpoint("proxy", address.local_address, public.authority, 404, name), timeout)
+        return superlink, loopback.authority
 
     @property
     def _keys(self) -> Path:
         return self.folder / "node-keys"
 
     @property
-    def _gate(self) -> Path:
-        return self.folder / "gate.json"
+    def _proxy_settings(self) -> Path:
+        return self.folder / "proxy.json"
 
     def _port(self, authority: Path) -> int:
-        """The SuperLink's port: that of before, where one that outlived its service is found, unless it is taken."""
+        """Return the port for the SuperLink process: the previous one, unless another process uses it."""
         with suppress(FileNotFoundError):
-            link = str(json.loads(self._gate.read_text())["link"])
-            if is_free(link) or not Door("SuperLink", link, authority, 200).trouble():
-                return int(link.rpartition(":")[2])
+            superlink = str(json.loads(self._proxy_settings.read_text())["superlink"])
+            if (
+                is_port_free(superlink)
+                or not HealthEndpoint("SuperLink", superlink, authority, 200).problem()
+            ):
+                return int(superlink.rpartition(":")[2])
         return free_port()
 
-    def _wait(self, door: Door, patience: float) -> None:
-        end = time.monotonic() + patience
+    def _wait(self, endpoint: HealthEndpoint, timeout: float) -> None:
+        end = time.monotonic() + timeout
         while time.monotonic() < end:
-            said = door.trouble()
-            if not said:
+            problem = endpoint.problem()
+            if not problem:
                 return
-            if "CERTIFICATE_VERIFY_FAILED" in said:
-                raise self._untrusted(said)
+            if "CERTIFICATE_VERIFY_FAILED" in problem:
+                raise self._untrusted(problem)
             time.sleep(0.2)
         raise SettingsError(
-            f"the {door.what} does not answer",
-            where=door.address,
-            remedy=f"see {self._log(door.what.lower())}" if self.embedded else "ask whoever runs it",
+            f"the {endpoint.service} does not respond",
+            where=endpoint.address,
+            remedy=f"see {self._log(endpoint.service.lower())}" if self.embedded else "ask its operator",
         )
 
-    def _untrusted(self, said: str) -> SettingsError:
-        found = re.search(r"failed: ([^(]*)", said)
-        why = found[1].strip() if found else "see the log"
+    def _untrusted(self, problem: str) -> SettingsError:
+        match = re.search(r"failed: ([^(]*)", problem)
+        reason = match[1].strip() if match else "see the log"
         if not self.embedded:
             return SettingsError(
-                f"the SuperLink's certificate is not valid: {why}",
+                f"the SuperLink's certificate is invalid: {reason}",
                 where=str(self.address),
-                remedy="give as --authority what signed it, and dial a name that it is for",
+                remedy="give its authority as --authority, and connect to a name that it is valid for",
             )
         return SettingsError(
-            f"the centre's certificate is not valid: {why}",
+            f"the centre's certificate is invalid: {reason}",
             where=str(self._certificates.certificate),
-            remedy="renew it: without given certificates a new one is made at each start",
+            remedy="renew it, or start without given certificates to have a new one issued",
         )
 
 
-def _superlink(link: str, own: Certificates, database: Path) -> list[str]:
-    host, _, port = link.rpartition(":")
+def _superlink_command(superlink: str, loopback: CertificateAuthority, database: Path) -> list[str]:
+    host, _, port = superlink.rpartition(":")
     command = [
         *("flower-superlink", "--host", host, "--port", port),
         *("--isolation", "process", "--database", str(database)),
-        *("--ssl-certfile", str(own.certificate), "--ssl-keyfile", str(own.key)),
-        *("--ssl-ca-certfile", str(own.authority), "--enable-supernode-auth"),
+        *("--ssl-certfile", str(loopback.certificate), "--ssl-keyfile", str(loopback.key)),
+        *("--ssl-ca-certfile", str(loopback.authority), "--enable-supernode-auth"),
         "--disable-runtime-dependency-installation",
     ]
-    return ending_with_parent(command)
+    return with_parent_death_signal(command)
 
 
-def write_address(folder: Path, address: Address, certificates: Certificates) -> None:
-    """Write down where a centre listens and what it proves itself with, for commands that speak to it later."""
+def write_address(folder: Path, address: ServerAddress, certificates: CertificateAuthority) -> None:
+    """Store the server address and certificates of a centre for later commands."""
     folder.mkdir(parents=True, exist_ok=True)
     paths = (certificates.authority, certificates.certificate, certificates.key)
     row = {**asdict(address), "certificates": [str(p.resolve()) for p in paths]}
-    with replacing(folder / "address.json") as begun:
-        begun.write_text(json.dumps(row, indent=2))
+    with atomic_write(folder / "address.json") as temporary_path:
+        temporary_path.write_text(json.dumps(row, indent=2))
 
 
-def read_address(folder: Path) -> tuple[Address, Certificates]:
-    """Where the centre of a folder listens and what it proves itself with."""
+def read_address(folder: Path) -> tuple[ServerAddress, CertificateAuthority]:
+    """Return the server address and certificates from a centre's folder."""
     try:
         row = json.loads((folder / "address.json").read_text())
     except FileNotFoundError:
         raise SettingsError(
-            "there is no centre here",
+            "the folder has no centre",
             where=str(folder),
             remedy="start one ('abaton serve --help' says how), or name its store with --store",
         ) from None
-    return Address(row["host"], row["port"], row["name"]), Certificates(*map(Path, row["certificates"]))
+    return ServerAddress(row["host"], row["port"], row["public_name"]), CertificateAuthority(
+        *map(Path, row["certificates"])
+    )
 
 
 def read_admitted(folder: Path) -> dict[int, str]:
-    """Whose each admitted node is, from a centre's folder."""
+    """Return the site of each node admitted by the server, from a centre's folder."""
     try:
         rows = json.loads((folder / "admitted.json").read_text())
     except FileNotFoundError:
@@ -302,36 +327,36 @@ def read_admitted(folder: Path) -> dict[int, str]:
     return {int(node): str(site) for node, site in rows.items()}
 
 
-def read_link(folder: Path) -> tuple[str, Path]:
-    """Where a centre's SuperLink is reached by the centre's own programs, and what its certificate is signed with."""
+def read_superlink(folder: Path) -> tuple[str, Path]:
+    """Return the SuperLink's address for the centre's server processes, and its authority's certificate."""
     try:
-        row = json.loads((folder / "link.json").read_text())
+        row = json.loads((folder / "superlink.json").read_text())
     except FileNotFoundError:
         raise SettingsError(
-            "the centre does not run", where=str(folder), remedy="start it; 'abaton serve --help' says how"
+            "the centre is not running", where=str(folder), remedy="start it; 'abaton serve --help' says how"
         ) from None
-    return str(row["link"]), Path(row["authority"])
+    return str(row["superlink"]), Path(row["authority"])
 
 
-def open_post(folder: Path, name: str = "controller") -> LinkPost:
-    """The post of a centre's controller; the run of one that was killed is ended when it is entered."""
-    return LinkPost(*read_link(folder), folder / f"{name}.run")
+def open_transport(folder: Path, name: str = "controller") -> SuperLinkTransport:
+    """Return the transport of a centre's controller process; entering it stops the run of a killed controller."""
+    return SuperLinkTransport(*read_superlink(folder), folder / f"{name}.run")
 
 
-def _revoked(control: Control, *, node: int) -> None:
-    control.revoke(node)
+def _unregister(control: ControlClient, *, node: int) -> None:
+    control.unregister_node(node)
 
 
-def main(words: list[str]) -> None:
-    """The program of a controller: calls what a file names with a post to the SuperLink of the centre beside it."""
-    from abaton.engines.flower.site_worker import named
+def main(arguments: list[str]) -> None:
+    """Run a controller process of the centre: call the function that a file names with a SuperLink transport."""
+    from abaton.engines.flower.site_worker import import_function
 
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s")
     end_with_parent()
-    path = Path(words[0])
-    told = json.loads(path.read_text())
-    with open_post(path.parent, told["name"]) as post:
-        named(told["controller"])(post, told["about"])
+    path = Path(arguments[0])
+    settings = json.loads(path.read_text())
+    with open_transport(path.parent, settings["name"]) as transport:
+        import_function(settings["controller"])(transport, settings["argument"])
 
 
 if __name__ == "__main__":

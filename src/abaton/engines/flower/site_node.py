@@ -1,9 +1,10 @@
-"""The site's node: the one process that talks to the network, and can open nothing of the site but its own folder.
+"""Site node: the only process of a site with network access; it can open no file of the site outside its own folder.
 
-It asks the SuperLink for messages, writes each down before anything is made of it, hands it to the desk it is for, and
-writes the answer down before it is pushed. So a message is worked on once however often the node, the desk or the
-SuperLink is killed: what was written down goes on after a restart, and an answer that is pushed twice counts once.
-Training does not keep a site from evaluating: each of the two desks has a line of its own.
+It pulls messages from the SuperLink, stores each before it is processed, forwards it to the worker of its role, and
+stores the reply before it is pushed, because the SuperLink marks a message as delivered when a node pulls it. So a
+message is processed once, however often the node, the worker or the SuperLink is killed. A reply is named by its
+digest, so a second push is the same message. Each worker has its own queue, so that a site can evaluate while it
+trains.
 """
 
 from __future__ import annotations
@@ -22,289 +23,324 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from abaton.atomic_files import replacing
-from abaton.engines.base import FAILED, UNKNOWN
-from abaton.engines.flower.flower_messages import Parcel
-from abaton.engines.flower.flower_protocol import LEAF, Fleet, Head, Signer, leaves_of, opened, who
+from abaton.atomic_files import atomic_write
+from abaton.engines.base import LEARNER_FAILED, UNKNOWN_MESSAGE
+from abaton.engines.flower.flower_messages import Message
+from abaton.engines.flower.flower_protocol import (
+    MAX_OBJECT_BYTES,
+    FleetClient,
+    MessageMetadata,
+    NodeSigner,
+    decode_message,
+    message_objects,
+    version_headers,
+)
 from abaton.engines.flower.site_processes import NodeSettings
-from abaton.engines.flower.site_worker import ROLES, ask, role_of
-from abaton.engines.flower.superlink_client import BROKEN, HOLDS, Away, Line, Turned
-from abaton.engines.flower.supervisor import close_files, end_with_parent, readable
+from abaton.engines.flower.site_worker import ROLES, forward, role_of
+from abaton.engines.flower.superlink_client import (
+    HELD_MESSAGES,
+    INTERNAL_ERROR,
+    SuperLinkConnection,
+    SuperLinkRefusedError,
+    SuperLinkUnavailableError,
+)
+from abaton.engines.flower.supervisor import end_with_parent, readable_paths, restrict_file_access
 from abaton.errors import PayloadError
 
-INTERVAL = 10.0
-"""Seconds between heartbeats as the SuperLink is told; it takes a node for gone after twice as many."""
+HEARTBEAT_SECONDS = 10.0
+"""Interval of heartbeats reported to the SuperLink, which considers a node disconnected after twice as many seconds."""
 
-ANSWER = LEAF + (1 << 16)
-"""Bytes of an answer of the SuperLink that are read at most: an object, or the tree of a message."""
+MAX_RESPONSE_BYTES = MAX_OBJECT_BYTES + (1 << 16)
+"""Largest number of bytes read from a response of the SuperLink: an object, or the tree of a message."""
 
-_BEATS = 4.0
-# Seconds between two looks: short after a message, then longer and longer.
-_SHORT, _LONG, _SLOWER = 0.1, 1.0, 1.3
-_AGAIN = 1.0  # seconds between two tries to be let in
-_BROKEN_TIMES = 8  # tries of an answer that the SuperLink breaks over
-_MOST = 64  # messages that wait here; the SuperLink keeps the others
-_PATIENCE = 180.0  # seconds for the objects of a message to come
+_HEARTBEAT_INTERVAL = 4.0
+# Seconds between two polls: short after a message, then growing.
+_MIN_POLL, _MAX_POLL, _POLL_GROWTH = 0.1, 1.0, 1.3
+_RECONNECT_SECONDS = 1.0
+_MAX_SERVER_ERRORS = 8  # attempts to push a reply that causes internal errors
+_MAX_MESSAGES = 64  # stored here; the SuperLink stores the others
+_OBJECT_SECONDS = 180.0  # for the objects of a message to become available
 
 _LOG = logging.getLogger(__name__)
 
 
-class Held:
-    """The messages that the node holds, on its disk: questions that wait, and answers that are not pushed yet."""
+class MessageSpool:
+    """Messages on the node's disk: waiting requests, and replies that are not pushed yet."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
 
-    def names(self) -> list[str]:
-        """The messages that are held, the oldest first."""
-        found = {path.stem: path.stat().st_mtime_ns for path in self._folder.glob("*.asked")}
-        return sorted(found, key=found.__getitem__)
+    def message_ids(self) -> list[str]:
+        """Return the ids of all messages in the site node's spool, the oldest first."""
+        times = {path.stem: path.stat().st_mtime_ns for path in self._folder.glob("*.request")}
+        return sorted(times, key=times.__getitem__)
 
-    def take(self, head: Head, parcel: Parcel) -> None:
-        """Write a question down, before anything is made of it."""
-        self._write(self._folder / f"{head.name}.asked", head, parcel)
+    def store_request(self, metadata: MessageMetadata, message: Message) -> None:
+        """Store a request in the site node's spool before it is processed."""
+        self._write(self._folder / f"{metadata.message_id}.request", metadata, message)
 
-    def asked(self, name: str) -> tuple[Head, Parcel]:
-        """A question."""
-        return self._read(self._folder / f"{name}.asked")
+    def request(self, message_id: str) -> tuple[MessageMetadata, Message]:
+        """Return a request from the site node's spool."""
+        return self._read(self._folder / f"{message_id}.request")
 
-    def answer(self, name: str, head: Head, parcel: Parcel) -> None:
-        """Write the answer down, before it is pushed."""
-        self._write(self._folder / f"{name}.answer", head, parcel)
+    def store_reply(self, message_id: str, metadata: MessageMetadata, message: Message) -> None:
+        """Store a worker's reply in the site node's spool before it is pushed."""
+        self._write(self._folder / f"{message_id}.reply", metadata, message)
 
-    def answered(self, name: str) -> tuple[Head, Parcel] | None:
-        """The answer, if there is one."""
-        path = self._folder / f"{name}.answer"
+    def reply(self, message_id: str) -> tuple[MessageMetadata, Message] | None:
+        """Return the reply to a request from the site node's spool, if there is one."""
+        path = self._folder / f"{message_id}.reply"
         return self._read(path) if path.exists() else None
 
-    def forget(self, name: str) -> None:
-        """Let go of a message whose answer has arrived, or which nobody wants any more."""
-        for kind in ("asked", "answer"):
-            (self._folder / f"{name}.{kind}").unlink(missing_ok=True)
+    def delete(self, message_id: str) -> None:
+        """Delete a message from the site node's spool after its reply was pushed or has expired."""
+        for suffix in ("request", "reply"):
+            (self._folder / f"{message_id}.{suffix}").unlink(missing_ok=True)
 
-    def _write(self, path: Path, head: Head, parcel: Parcel) -> None:
-        with replacing(path, mode=0o600) as begun:
-            begun.write_bytes(json.dumps(asdict(head)).encode() + b"\n" + parcel.packed())
+    def _write(self, path: Path, metadata: MessageMetadata, message: Message) -> None:
+        with atomic_write(path, mode=0o600) as temporary_path:
+            temporary_path.write_bytes(json.dumps(asdict(metadata)).encode() + b"\n" + message.to_bytes())
 
-    def _read(self, path: Path) -> tuple[Head, Parcel]:
-        head, _, rest = path.read_bytes().partition(b"\n")
-        return Head(**json.loads(head)), Parcel.unpacked(rest)
+    def _read(self, path: Path) -> tuple[MessageMetadata, Message]:
+        metadata, _, body = path.read_bytes().partition(b"\n")
+        return MessageMetadata(**json.loads(metadata)), Message.from_bytes(body)
 
 
-class Node:
-    """Carries messages between a SuperLink and a site's desks.
+class SiteNode:
+    """Node that forwards messages between a SuperLink and a site's workers.
 
     Args:
-        settings: what it was started with.
-        fleet: asks the SuperLink.
-        public: the node's public key.
-        hand: hands a parcel to the desk of a role and waits for its answer.
+        settings: the node's settings.
+        fleet: the client of the SuperLink.
+        public_key: the node's public key.
+        forward_message: forwards a message to the worker of a role and returns its reply.
     """
 
     def __init__(
-        self, settings: NodeSettings, fleet: Fleet, public: bytes, hand: Callable[[str, Parcel], Parcel]
+        self,
+        settings: NodeSettings,
+        fleet: FleetClient,
+        public_key: bytes,
+        forward_message: Callable[[str, Message], Message],
     ) -> None:
-        self._settings, self._fleet, self._public, self._hand = settings, fleet, public, hand
-        self._held = Held(settings.folder / "messages")
-        self._lines: dict[str, queue.SimpleQueue[str]] = {role: queue.SimpleQueue() for role in ROLES}
+        self._settings, self._fleet = settings, fleet
+        self._public_key, self._forward_message = public_key, forward_message
+        self._spool = MessageSpool(settings.folder / "messages")
+        self._queues: dict[str, queue.SimpleQueue[str]] = {role: queue.SimpleQueue() for role in ROLES}
         self._outgoing: queue.SimpleQueue[str] = queue.SimpleQueue()
-        self._inside = threading.Event()
-        self._said: dict[str, Any] = {}
+        self._connected = threading.Event()
+        self._status: dict[str, Any] = {}
 
     def run(self) -> None:
-        """Be connected, and do what messages ask, for as long as the process lives."""
-        for name in self._held.names():
-            self._line_up(name)
-        for work in (*(partial(self._work, role) for role in ROLES), self._push_all, self._beat):
-            threading.Thread(target=_or_end, args=(work,), daemon=True).start()
+        """Connect the site node to the SuperLink and carry messages until the process ends."""
+        for message_id in self._spool.message_ids():
+            self._enqueue(message_id)
+        for work in (*(partial(self._work, role) for role in ROLES), self._push_all, self._send_heartbeats):
+            threading.Thread(target=_run_or_exit, args=(work,), daemon=True).start()
         while True:
             try:
-                self._enter()
-                self._look()
-            except Away as away:
-                self._tell("connecting", str(away))
-            except Turned as no:
-                self._tell("connected", str(no))
-            self._inside.clear()
-            time.sleep(_AGAIN)
+                self._connect()
+                self._poll()
+            except SuperLinkUnavailableError as outage:
+                self._set_state("connecting", str(outage))
+            except SuperLinkRefusedError as refusal:
+                self._set_state("connected", str(refusal))
+            self._connected.clear()
+            time.sleep(_RECONNECT_SECONDS)
 
-    def say(self, **more: Any) -> None:
-        """Let the site know more of the node."""
-        self._said |= more
-        with replacing(self._settings.status, sync=False) as begun:
-            begun.write_text(json.dumps(self._said))
+    def update_status(self, **fields: Any) -> None:
+        """Add fields to the status file that the site node writes."""
+        self._status |= fields
+        with atomic_write(self._settings.status, sync=False) as temporary_path:
+            temporary_path.write_text(json.dumps(self._status))
 
-    def _tell(self, state: str, trouble: str = "") -> None:
-        if (self._said.get("state"), self._said.get("trouble")) != (state, trouble):
-            self.say(state=state, trouble=trouble)
+    def _set_state(self, state: str, problem: str = "") -> None:
+        if (self._status.get("state"), self._status.get("problem")) != (state, problem):
+            self.update_status(state=state, problem=problem)
 
-    # ---- being connected ----------------------------------------------------------------------------------------
+    # ---- connection ---------------------------------------------------------------------------------------------
 
-    def _enter(self) -> None:
-        """Be let in; a node that was killed first says that it is not connected any more, and so is back at once."""
-        number = self._settings.folder / "number"
-        if number.exists():
-            with suppress(Turned):
-                self._fleet.deactivate(int(number.read_text()))
-        made = self._fleet.activate(self._public, INTERVAL)
-        with replacing(number) as begun:
-            begun.write_text(str(made))
-        self._inside.set()
-        self._tell("admitted")
+    def _connect(self) -> None:
+        """Connect the site node; one that was killed first disconnects, so that it is listed again at once."""
+        node_id_file = self._settings.folder / "node_id"
+        if node_id_file.exists():
+            with suppress(SuperLinkRefusedError):
+                self._fleet.deactivate(int(node_id_file.read_text()))
+        node_id = self._fleet.activate(self._public_key, HEARTBEAT_SECONDS)
+        with atomic_write(node_id_file) as temporary_path:
+            temporary_path.write_text(str(node_id))
+        self._connected.set()
+        self._set_state("admitted")
 
-    def _beat(self) -> None:
-        while self._inside.wait():
-            with suppress(Away, Turned, PayloadError):
-                self._fleet.beat(INTERVAL)
-            time.sleep(_BEATS)
+    def _send_heartbeats(self) -> None:
+        while self._connected.wait():
+            with suppress(SuperLinkUnavailableError, SuperLinkRefusedError, PayloadError):
+                self._fleet.send_heartbeat(HEARTBEAT_SECONDS)
+            time.sleep(_HEARTBEAT_INTERVAL)
 
-    def _look(self) -> None:
-        """Fetch messages until the centre lets the node in no more; while nobody answers, it is asked again."""
-        pause, silent = _SHORT, 0
+    def _poll(self) -> None:
+        """Pull messages for the site node until the centre refuses it; retry while the centre does not respond."""
+        pause, failures = _MIN_POLL, 0
         while True:
             try:
-                found = len(self._held.names()) < _MOST and self._fetch()
-                silent = 0
-                self._tell("admitted")
-            except Away as away:
-                found, silent = False, silent + 1
-                if silent > 2:
-                    self._tell("connecting", str(away))
-            pause = _SHORT if found else min(_SLOWER * pause, _LONG)
+                was_found = len(self._spool.message_ids()) < _MAX_MESSAGES and self._fetch()
+                failures = 0
+                self._set_state("admitted")
+            except SuperLinkUnavailableError as outage:
+                was_found, failures = False, failures + 1
+                if failures > 2:
+                    self._set_state("connecting", str(outage))
+            pause = _MIN_POLL if was_found else min(_POLL_GROWTH * pause, _MAX_POLL)
             time.sleep(pause)
 
     # ---- messages in --------------------------------------------------------------------------------------------
 
     def _fetch(self) -> bool:
-        """Take on the next message; whether there was one."""
+        """Pull the next message into the site node's spool; return whether there was one."""
         try:
-            found = self._fleet.pull()
+            pulled = self._fleet.pull()
         except PayloadError as error:
             _LOG.warning("%s", error)
             return True
-        if found is None:
+        if pulled is None:
             return False
-        head, tree = found
+        metadata, tree = pulled
         try:
-            parcel = opened(leaves_of(tree, head.name), lambda name: self._object(head, name))
+            message = decode_message(
+                message_objects(tree, metadata.message_id),
+                lambda object_id: self._object(metadata, object_id),
+            )
         except PayloadError as error:
             _LOG.warning("%s", error)
-            self._reply(head, Parcel("answer", {"reason": UNKNOWN}))
+            self._reply(metadata, Message("reply", {"reason": UNKNOWN_MESSAGE}))
             return True
-        except _Gone:
-            return True  # whoever sent it notices that it is not held here
-        if parcel.kind == HOLDS:
-            self._reply(head, Parcel("answer", {HOLDS: self._held.names()}))
+        except _ObjectGoneError:
+            return True  # the sender finds that the message is not stored here
+        if message.message_type == HELD_MESSAGES:
+            self._reply(metadata, Message("reply", {HELD_MESSAGES: self._spool.message_ids()}))
             return True
-        self._held.take(head, parcel)
-        self._line_up(head.name, role_of(parcel))
-        self._confirm(head)
+        self._spool.store_request(metadata, message)
+        self._enqueue(metadata.message_id, role_of(message))
+        self._confirm(metadata)
         return True
 
-    def _reply(self, head: Head, parcel: Parcel) -> None:
-        """Answer at once, without a desk; if that is lost, it is asked for again."""
-        self._confirm(head)
-        with suppress(Away, Turned):
-            self._fleet.push(head.answered(time.time()), parcel)
+    def _reply(self, metadata: MessageMetadata, message: Message) -> None:
+        """Reply from the site node itself, without a worker; a lost reply is requested again."""
+        self._confirm(metadata)
+        with suppress(SuperLinkUnavailableError, SuperLinkRefusedError):
+            self._fleet.push(metadata.reply(time.time()), message)
 
-    def _object(self, head: Head, name: str) -> bytes:
-        pause, end = _SHORT, time.monotonic() + _PATIENCE
+    def _object(self, metadata: MessageMetadata, object_id: str) -> bytes:
+        pause, end = _MIN_POLL, time.monotonic() + _OBJECT_SECONDS
         while time.monotonic() < end:
             try:
-                data = self._fleet.object(head.run, name)
-            except Away:
+                data = self._fleet.object(metadata.run, object_id)
+            except SuperLinkUnavailableError:
                 data = b""
-            except Turned as no:
-                raise _Gone from no
+            except SuperLinkRefusedError as refusal:
+                raise _ObjectGoneError from refusal
             if data:
                 return data
             if data is None:
-                raise _Gone
+                raise _ObjectGoneError
             time.sleep(pause)
-            pause = min(2 * pause, _LONG)
-        raise _Gone
+            pause = min(2 * pause, _MAX_POLL)
+        raise _ObjectGoneError
 
-    def _confirm(self, head: Head) -> None:
-        with suppress(
-            Away, Turned
-        ):  # what it lets go of then stays with the SuperLink until the run has ended
-            self._fleet.confirm(head)
+    def _confirm(self, metadata: MessageMetadata) -> None:
+        # Without the confirmation the SuperLink keeps the objects until the run ends.
+        with suppress(SuperLinkUnavailableError, SuperLinkRefusedError):
+            self._fleet.confirm(metadata)
 
-    def _line_up(self, name: str, role: str = "") -> None:
-        if self._held.answered(name) is not None:
-            self._outgoing.put(name)
+    def _enqueue(self, message_id: str, role: str = "") -> None:
+        if self._spool.reply(message_id) is not None:
+            self._outgoing.put(message_id)
         else:
-            self._lines[role or role_of(self._held.asked(name)[1])].put(name)
+            self._queues[role or role_of(self._spool.request(message_id)[1])].put(message_id)
 
-    # ---- work, and answers out ----------------------------------------------------------------------------------
+    # ---- work, and messages out ---------------------------------------------------------------------------------
 
     def _work(self, role: str) -> None:
         while True:
-            name = self._lines[role].get()
-            head, parcel = self._held.asked(name)
+            message_id = self._queues[role].get()
+            metadata, message = self._spool.request(message_id)
             try:
-                answer = self._hand(role, parcel)
+                reply = self._forward_message(role, message)
             except PayloadError:
-                answer = Parcel("answer", {"reason": FAILED})
-            self._held.answer(name, head.answered(time.time()), answer)
-            self._outgoing.put(name)
+                reply = Message("reply", {"reason": LEARNER_FAILED})
+            self._spool.store_reply(message_id, metadata.reply(time.time()), reply)
+            self._outgoing.put(message_id)
 
     def _push_all(self) -> None:
         while True:
-            name = self._outgoing.get()
-            found = self._held.answered(name)
-            if found is not None:
-                self._push(*found)
-            self._held.forget(name)
+            message_id = self._outgoing.get()
+            stored = self._spool.reply(message_id)
+            if stored is not None:
+                self._push(*stored)
+            self._spool.delete(message_id)
 
-    def _push(self, head: Head, parcel: Parcel) -> None:
-        """Push an answer until it has arrived, or until nobody wants it any more.
+    def _push(self, metadata: MessageMetadata, message: Message) -> None:
+        """Push a reply from the site node to the SuperLink until it is delivered or has expired.
 
-        One that the SuperLink cannot take is let go of: whoever asked notices that it is not held here any more.
+        A reply that the SuperLink cannot accept is deleted: the controller then finds that the node does not have the
+        message.
         """
-        pause, broken = _SHORT, 0
-        while head.created + head.ttl > time.time() and broken < _BROKEN_TIMES:
+        pause, errors = _MIN_POLL, 0
+        while metadata.created_at + metadata.ttl > time.time() and errors < _MAX_SERVER_ERRORS:
             try:
-                self._fleet.push(head, parcel)
+                self._fleet.push(metadata, message)
                 return
-            except Turned as no:
-                if no.status != 401:
-                    return  # its run is over
-            except Away as away:
-                broken += away.status == BROKEN
+            except SuperLinkRefusedError as refusal:
+                if refusal.status != 401:
+                    return  # its run has ended
+            except SuperLinkUnavailableError as outage:
+                errors += outage.status == INTERNAL_ERROR
             except PayloadError:
-                broken += 1
+                errors += 1
             time.sleep(pause)
             pause = min(2 * pause, 5.0)
 
 
-class _Gone(Exception):
-    """A message that cannot be fetched any more."""
+class _ObjectGoneError(Exception):
+    """Message that can no longer be fetched."""
 
 
-def _or_end(work: Callable[[], None]) -> None:
-    """Let the process end, and so be started again, if one of its threads cannot go on, as on a full disk."""
+def _run_or_exit(work: Callable[[], None]) -> None:
+    """Run one of the site node's threads; if it fails, end the process, which is then restarted."""
     try:
         work()
     except Exception as error:
-        _LOG.error("%s", type(error).__name__)  # its text may hold more
+        _LOG.error("%s", type(error).__name__)  # its text may contain data
         os._exit(1)
 
 
-def main(words: list[str]) -> None:
-    """The program: closes the site's files behind it, and carries messages until it is ended."""
+def main(arguments: list[str]) -> None:
+    """Restrict the process to the site node's own files, and carry messages until it is ended."""
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s")
     end_with_parent()
-    settings = NodeSettings.read(Path(words[0]))
-    signer = Signer(settings.key)
-    names = who("SuperNode")
-    line = Line(settings.centre, settings.authority, lambda: {**names, **signer.headers()}, ANSWER)
-    sockets = {Path(path).parent for path in settings.desks.values()}
-    closed = close_files([settings.folder], more=sockets)
-    node = Node(settings, Fleet(line), signer.public, lambda role, parcel: ask(settings.desks[role], parcel))
-    open_ones = [str(path) for path in readable(settings.private)]
-    node.say(state="connecting", trouble="", pid=os.getpid(), closed=closed, readable=open_ones)
+    settings = NodeSettings.read(Path(arguments[0]))
+    signer = NodeSigner(settings.key)
+    headers = version_headers("SuperNode")
+    connection = SuperLinkConnection(
+        settings.centre, settings.authority, lambda: {**headers, **signer.headers()}, MAX_RESPONSE_BYTES
+    )
+    sockets = {Path(path).parent for path in settings.worker_sockets.values()}
+    is_restricted = restrict_file_access([settings.folder], readable_folders=sockets)
+    node = SiteNode(
+        settings,
+        FleetClient(connection),
+        signer.public_key,
+        lambda role, message: forward(settings.worker_sockets[role], message),
+    )
+    open_paths = [str(path) for path in readable_paths(settings.private_paths)]
+    node.update_status(
+        state="connecting",
+        problem="",
+        pid=os.getpid(),
+        is_restricted=is_restricted,
+        readable_paths=open_paths,
+    )
     node.run()
 
 

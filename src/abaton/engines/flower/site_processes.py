@@ -1,4 +1,4 @@
-"""A site's programs: a node that talks to the network and two desks that do not; and how the site stands."""
+"""Processes of a site: a node with network access and two workers without; and the site's connection state."""
 
 from __future__ import annotations
 
@@ -15,239 +15,245 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from abaton.engines.flower.tls import node_key
+from abaton.atomic_files import atomic_write
 from abaton.engines.flower.site_worker import ROLES
-from abaton.engines.flower.supervisor import Keeper, Program, account_entry, surroundings
+from abaton.engines.flower.supervisor import ChildProcess, ProcessSupervisor, child_environment, user_entry
+from abaton.engines.flower.tls import create_node_key
 from abaton.errors import SettingsError
-from abaton.atomic_files import replacing
 
-_WORK = frozenset({"train", "evaluate"})  # questions and news are answered at once
-_RESTS = 10.0  # seconds without work after which a site is idle
-_PATIENCE = 60.0  # seconds until something is wrong
+_TASK_MESSAGES = frozenset({"train", "evaluate"})
+_IDLE_SECONDS = 10.0  # without work until a site is idle
+_WARNING_SECONDS = 60.0  # without a connection until the problem is reported
 
 
 @dataclass(frozen=True, slots=True)
 class NodeSettings:
-    """What a node is started with.
+    """Settings of a node.
 
     Attributes:
-        centre: where the SuperLink, or the gate before it, is reached.
-        folder: the node's own: key, authority, messages that it holds.
-        desks: the socket of each desk, by role.
-        private: the site's files that the node should not be able to open.
+        centre: the address of the SuperLink, or of the proxy in front of it.
+        folder: the node's folder: key, authority, messages.
+        worker_sockets: the socket of each worker, by role.
+        private_paths: the site's files that the node must not be able to open.
     """
 
     centre: str
     folder: Path
-    desks: Mapping[str, str]
-    private: tuple[Path, ...] = ()
+    worker_sockets: Mapping[str, str]
+    private_paths: tuple[Path, ...] = ()
 
     @property
     def key(self) -> Path:
-        """The node's private key."""
+        """Path of the private key in the settings of a site's node process."""
         return self.folder / "key"
 
     @property
     def authority(self) -> Path:
-        """What the centre's certificate is signed with."""
+        """Path of the centre's authority certificate in the settings of a site's node process."""
         return self.folder / "ca.pem"
 
     @property
     def status(self) -> Path:
-        """Where the node says how it stands."""
-        return self.folder / "standing.json"
+        """Path of the status file in the settings of a site's node process."""
+        return self.folder / "node_status.json"
 
     def write(self, path: Path) -> None:
-        """Write it down for the node's process."""
-        row = {**asdict(self), "folder": str(self.folder), "private": [str(each) for each in self.private]}
-        with replacing(path, mode=0o600) as begun:
-            begun.write_text(json.dumps(row))
+        """Write the settings of a site's node process to a file."""
+        row = {
+            **asdict(self),
+            "folder": str(self.folder),
+            "private_paths": [str(path) for path in self.private_paths],
+        }
+        with atomic_write(path, mode=0o600) as temporary_path:
+            temporary_path.write_text(json.dumps(row))
 
     @classmethod
     def read(cls, path: Path) -> NodeSettings:
-        """What `write` wrote."""
+        """Read the settings of a site's node process from a file."""
         row = json.loads(path.read_text())
-        return cls(row["centre"], Path(row["folder"]), row["desks"], tuple(map(Path, row["private"])))
+        return cls(
+            row["centre"], Path(row["folder"]), row["worker_sockets"], tuple(map(Path, row["private_paths"]))
+        )
 
 
 @dataclass(frozen=True, slots=True)
-class Membership:
-    """What a site needs to take part.
+class SiteMembership:
+    """Settings of a site's participation.
 
     Attributes:
-        site: its name.
+        site: the site's name.
         centre: the centre's address, ``host:port``.
-        authority: the certificate that the centre's one is signed with.
-        desk: ``module:function`` that opens what answers messages, from what a desk is started with.
-        folder: the site's own folder: the node's, the desks' memory, logs.
-        terms: the fingerprint of what the site agreed to.
-        more: further plain values that the desk is opened with.
-        private: files and folders of the site that its node should not be able to open.
-        account: whose rights the desks have, if not those of whoever starts them.
-        node_account: whose rights the node has.
+        authority: the certificate of the centre's authority.
+        worker: ``module:function`` that builds the message handler of a worker from its settings.
+        folder: the site's folder: the node's folder, the workers' state, logs.
+        study_hash: the hash of the study that the site agreed to.
+        worker_options: further settings of the worker.
+        private_paths: files and folders of the site that its node must not be able to open.
+        worker_user: the user of the workers, if not the current one.
+        node_user: the user of the node.
     """
 
     site: str
     centre: str
     authority: Path
-    desk: str
+    worker: str
     folder: Path
-    terms: str = ""
-    more: Mapping[str, str] = field(default_factory=dict)
-    private: tuple[Path, ...] = ()
-    account: str = ""
-    node_account: str = ""
+    study_hash: str = ""
+    worker_options: Mapping[str, str] = field(default_factory=dict)
+    private_paths: tuple[Path, ...] = ()
+    worker_user: str = ""
+    node_user: str = ""
 
 
-class SitePrograms:
-    """Starts, watches and ends a site's programs; sites only dial out, nothing of theirs listens to a network."""
+class SiteProcesses:
+    """Supervisor of a site's processes; sites only connect to the centre and listen on no network port."""
 
-    def __init__(self, member: Membership, say: Callable[[str], None]) -> None:
-        self.member = member
-        if (member.account or member.node_account) and os.geteuid() != 0:
+    def __init__(self, membership: SiteMembership, report: Callable[[str], None]) -> None:
+        self.membership = membership
+        if (membership.worker_user or membership.node_user) and os.geteuid() != 0:
             raise SettingsError(
-                "only root can start programs of other accounts",
-                where=member.site,
-                remedy="start it as root, or leave out --account and --node-account",
+                "only root can start processes of other users",
+                where=membership.site,
+                remedy="start it as root, or omit --worker-user and --node-user",
             )
         self._sockets = Path(tempfile.gettempdir(), f"abaton-{secrets.token_hex(6)}")
-        self.desks = {role: Keeper(self._desk(role), say) for role in ROLES}
-        self.node = Keeper(self._node(), say)
+        self.workers = {role: ProcessSupervisor(self._worker_process(role), report) for role in ROLES}
+        self.node = ProcessSupervisor(self._node_process(), report)
 
     @property
-    def home(self) -> Path:
-        """The node's own folder; it holds nothing else."""
-        return self.member.folder / "node"
+    def node_dir(self) -> Path:
+        """Folder of the node process in the site's folder."""
+        return self.membership.folder / "node"
 
     @property
     def key(self) -> Path:
-        """Where the private key of the node is; its public half is beside it."""
-        return self.home / "key"
+        """Path of the private key of the site's node process; the public key is beside it."""
+        return self.node_dir / "key"
 
     @property
-    def runs(self) -> Path:
-        """Where the desks keep what belongs to runs."""
-        return self.member.folder / "runs"
+    def runs_dir(self) -> Path:
+        """Folder for the run state of the site's worker processes."""
+        return self.membership.folder / "runs"
 
     def make_key(self) -> bool:
-        """Make the node's key; whether there was none before."""
+        """Create the key of the site's node process; return whether there was none."""
         if self.key.exists():
             return False
-        node_key(self.key)
+        create_node_key(self.key)
         return True
 
     def public_key(self) -> str:
-        """The public half of the node's key."""
+        """Return the public key of the site's node process."""
         return self.key.with_name("key.pub").read_text().strip()
 
     def start(self) -> None:
-        """Start desks and node."""
+        """Start all processes of a site: the workers and the node."""
         self.open()
-        for keeper in self._all:
-            keeper.start()
+        for supervisor in self._supervisors:
+            supervisor.start()
 
     def open(self) -> None:
-        """Make the places where desks and node meet, and let each own what is its own."""
-        member = self.member
-        self.home.mkdir(parents=True, exist_ok=True)
-        self.home.chmod(0o700)
-        self.runs.mkdir(mode=0o700, exist_ok=True)
+        """Create folders and settings for the processes of a site, workers and node, and set their owners."""
+        membership = self.membership
+        self.node_dir.mkdir(parents=True, exist_ok=True)
+        self.node_dir.chmod(0o700)
+        self.runs_dir.mkdir(mode=0o700, exist_ok=True)
         self._sockets.mkdir(mode=0o700)
-        shutil.copyfile(member.authority, self.home / "ca.pem")
-        (self.home / "standing.json").unlink(missing_ok=True)
+        shutil.copyfile(membership.authority, self.node_dir / "ca.pem")
+        (self.node_dir / "node_status.json").unlink(missing_ok=True)
         for role in ROLES:
-            with replacing(self._settings(role), mode=0o600) as begun:
-                begun.write_text(json.dumps(self._config(role)))
-            self._settings(role).with_suffix(".doing").write_text("")
-        desks = {role: self._socket(role) for role in ROLES}
-        NodeSettings(member.centre, self.home, desks, (*member.private, self.runs)).write(
-            self.home / "node.json"
-        )
-        self._give_away()
+            with atomic_write(self._settings(role), mode=0o600) as temporary_path:
+                temporary_path.write_text(json.dumps(self._config(role)))
+            self._settings(role).with_suffix(".activity").write_text("")
+        sockets = {role: self._socket(role) for role in ROLES}
+        NodeSettings(
+            membership.centre, self.node_dir, sockets, (*membership.private_paths, self.runs_dir)
+        ).write(self.node_dir / "node.json")
+        self._set_owners()
 
     def watch(self) -> None:
-        """Start again what has ended."""
-        for keeper in self._all:
-            keeper.watch()
+        """Restart the site's worker and node processes that have exited."""
+        for supervisor in self._supervisors:
+            supervisor.watch()
 
     def stop(self) -> None:
-        """End everything."""
-        for keeper in self._all:
-            keeper.stop()
+        """Stop all processes of a site: the workers and the node."""
+        for supervisor in self._supervisors:
+            supervisor.stop()
         shutil.rmtree(self._sockets, ignore_errors=True)
 
-    def standing(self) -> dict[str, Any]:
-        """What the node says of itself; nothing if it has not said anything yet."""
+    def node_status(self) -> dict[str, Any]:
+        """Return the status that the site's node process has written; empty if there is none yet."""
         try:
-            said: dict[str, Any] = json.loads((self.home / "standing.json").read_text())
+            status: dict[str, Any] = json.loads((self.node_dir / "node_status.json").read_text())
         except (FileNotFoundError, ValueError):
             return {}
-        return said
+        return status
 
-    def works(self) -> bool:
-        """Whether a desk is training or evaluating now."""
-        return any(_read(self._settings(role).with_suffix(".doing")) in _WORK for role in ROLES)
+    def is_working(self) -> bool:
+        """Return whether one of the site's worker processes is training or evaluating."""
+        return any(_read(self._settings(role).with_suffix(".activity")) in _TASK_MESSAGES for role in ROLES)
 
     @property
-    def _all(self) -> list[Keeper]:
-        return [*self.desks.values(), self.node]
+    def _supervisors(self) -> list[ProcessSupervisor]:
+        return [*self.workers.values(), self.node]
 
-    def _give_away(self) -> None:
-        """Let the desks' account own the site's folder, the node's its own, and both meet at the sockets."""
-        member = self.member
-        if member.account:
-            owner = account_entry(member.account)
-            for path in [member.folder, self.runs, self._sockets, *self.runs.rglob("*")]:
+    def _set_owners(self) -> None:
+        """Set file owners for a site's processes: the node's folder to the node, the rest to the workers."""
+        membership = self.membership
+        if membership.worker_user:
+            owner = user_entry(membership.worker_user)
+            for path in [membership.folder, self.runs_dir, self._sockets, *self.runs_dir.rglob("*")]:
                 os.chown(path, owner.pw_uid, owner.pw_gid)
             for role in ROLES:
-                for path in (self._settings(role), self._settings(role).with_suffix(".doing")):
+                for path in (self._settings(role), self._settings(role).with_suffix(".activity")):
                     os.chown(path, owner.pw_uid, owner.pw_gid)
-        if member.node_account:
-            owner = account_entry(member.node_account)
-            for path in [self.home, *self.home.rglob("*")]:
+        if membership.node_user:
+            owner = user_entry(membership.node_user)
+            for path in [self.node_dir, *self.node_dir.rglob("*")]:
                 os.chown(path, owner.pw_uid, owner.pw_gid)
             os.chown(self._sockets, -1, owner.pw_gid)
-            self._sockets.chmod(0o2750)  # sockets are of the node's group, too
-            member.folder.chmod(0o711)  # so that the node gets to its own folder, which lies in it
+            self._sockets.chmod(0o2750)  # sockets belong to the node's group
+            membership.folder.chmod(0o711)  # the node must reach its own folder inside
 
     def _socket(self, role: str) -> str:
-        return str(self._sockets / role)  # a socket's path must be short
+        return str(self._sockets / role)  # the path of a socket must be short
 
     def _settings(self, role: str) -> Path:
-        return self.member.folder / f"desk-{role}.json"
+        return self.membership.folder / f"worker-{role}.json"
 
     def _config(self, role: str) -> dict[str, str]:
-        """What a desk is opened with."""
-        member = self.member
+        """Return the settings with which a site's worker process is started."""
+        membership = self.membership
         return {
             "socket": self._socket(role),
-            "desk": member.desk,
-            "site": member.site,
+            "worker": membership.worker,
+            "site": membership.site,
             "role": role,
-            "folder": str(self.runs),
-            "terms": member.terms,
-            **member.more,
+            "folder": str(self.runs_dir),
+            "study_hash": membership.study_hash,
+            **membership.worker_options,
         }
 
-    def _desk(self, role: str) -> Program:
-        words = ["abaton.engines.flower.site_worker", str(self._settings(role))]
-        return self._program(f"desk-{role}", words, self.member.account)
+    def _worker_process(self, role: str) -> ChildProcess:
+        arguments = ["abaton.engines.flower.site_worker", str(self._settings(role))]
+        return self._process(f"worker-{role}", arguments, self.membership.worker_user)
 
-    def _node(self) -> Program:
-        words = ["abaton.engines.flower.site_node", str(self.home / "node.json")]
-        return self._program("node", words, self.member.node_account)
+    def _node_process(self) -> ChildProcess:
+        arguments = ["abaton.engines.flower.site_node", str(self.node_dir / "node.json")]
+        return self._process("node", arguments, self.membership.node_user)
 
-    def _program(self, name: str, words: list[str], account: str) -> Program:
-        folder = self.member.folder
-        around = surroundings(self.home if name == "node" else folder / "flwr")
-        command = [sys.executable, "-m", *words]
-        return Program(
-            f"{self.member.site}/{name}", command, around, folder / "logs" / f"{name}.log", account
+    def _process(self, name: str, arguments: list[str], user: str) -> ChildProcess:
+        folder = self.membership.folder
+        environment = child_environment(self.node_dir if name == "node" else folder / "flwr")
+        command = [sys.executable, "-m", *arguments]
+        return ChildProcess(
+            f"{self.membership.site}/{name}", command, environment, folder / "logs" / f"{name}.log", user
         )
 
 
-class SiteState(StrEnum):
-    """How a site stands with the centre."""
+class SiteConnectionState(StrEnum):
+    """Connection state of a site."""
 
     CONNECTING = "connecting"
     CONNECTED = "connected"
@@ -256,77 +262,86 @@ class SiteState(StrEnum):
     IDLE = "idle"
 
 
-class Standing:
-    """Looks at a site's programs and says in one line what has changed.
+class ConnectionStatus:
+    """Reporter of changes of a site's connection state.
 
     Args:
-        programs: The site's programs.
-        say: Hears each line.
-        clock: The time in seconds.
+        processes: the site's processes.
+        report: called with each line.
+        clock: the time in seconds.
     """
 
     def __init__(
-        self, programs: SitePrograms, say: Callable[[str], None], clock: Callable[[], float] = time.monotonic
+        self,
+        processes: SiteProcesses,
+        report: Callable[[str], None],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._programs, self._say, self._clock = programs, say, clock
-        self.state: SiteState | None = None
-        self._worked, self._warned = 0.0, False
-        self._out_since: float | None = None
+        self._processes, self._report, self._clock = processes, report, clock
+        self.state: SiteConnectionState | None = None
+        self._last_work, self._has_warned = 0.0, False
+        self._disconnected_since: float | None = None
 
-    def look(self) -> None:
-        """Say what has changed since the last look."""
-        now, said = self._clock(), self._programs.standing()
-        self._warn(said)
-        state = self._found(now, said)
+    def update(self) -> None:
+        """Report changes of the site's connection state since the last call."""
+        now, status = self._clock(), self._processes.node_status()
+        self._warn(status)
+        state = self._derive_state(now, status)
         if state is not self.state:
             self.state = state
-            self._say(f"{self._programs.member.site}: {state}{self._more(state)}")
-        if state in (SiteState.CONNECTING, SiteState.CONNECTED):
-            self._complain(now, str(said.get("trouble", "")))
+            self._report(f"{self._processes.membership.site}: {state}{self._state_details(state)}")
+        if state in (SiteConnectionState.CONNECTING, SiteConnectionState.CONNECTED):
+            self._report_problem(now, str(status.get("problem", "")))
         else:
-            self._out_since = None
+            self._disconnected_since = None
 
-    def _found(self, now: float, said: Mapping[str, Any]) -> SiteState:
-        """How the site stands; a site that was admitted works or rests."""
-        if said.get("state") != SiteState.ADMITTED:
-            return SiteState.CONNECTED if said.get("state") == SiteState.CONNECTED else SiteState.CONNECTING
-        if self._programs.works():
-            self._worked = now
-            return SiteState.TRAINING
-        if self.state in (SiteState.TRAINING, SiteState.IDLE):
-            return self.state if now < self._worked + _RESTS else SiteState.IDLE
-        return SiteState.ADMITTED
+    def _derive_state(self, now: float, status: Mapping[str, Any]) -> SiteConnectionState:
+        """Return the site's connection state from the status of its processes."""
+        if status.get("state") != SiteConnectionState.ADMITTED:
+            return (
+                SiteConnectionState.CONNECTED
+                if status.get("state") == SiteConnectionState.CONNECTED
+                else SiteConnectionState.CONNECTING
+            )
+        if self._processes.is_working():
+            self._last_work = now
+            return SiteConnectionState.TRAINING
+        if self.state in (SiteConnectionState.TRAINING, SiteConnectionState.IDLE):
+            return self.state if now < self._last_work + _IDLE_SECONDS else SiteConnectionState.IDLE
+        return SiteConnectionState.ADMITTED
 
-    def _warn(self, said: Mapping[str, Any]) -> None:
-        """Say once what the node could read if somebody took it over."""
-        if self._warned or "readable" not in said:
+    def _warn(self, status: Mapping[str, Any]) -> None:
+        """Warn once about private files of the site that its node process can read."""
+        if self._has_warned or "readable_paths" not in status:
             return
-        self._warned = True
-        if said["readable"]:
-            some = ", ".join(said["readable"][:5])
-            self._say(
-                f"warning: the account of the node can read {some}; this system cannot close files to a process "
-                "(Landlock), so give the node an account of its own: --node-account"
+        self._has_warned = True
+        if status["readable_paths"]:
+            paths = ", ".join(status["readable_paths"][:5])
+            self._report(
+                f"warning: the user of the node can read {paths}; this system cannot restrict a process's file access "
+                "(Landlock): run the node as a separate user with --node-user"
             )
 
-    def _more(self, state: SiteState) -> str:
-        if state is SiteState.CONNECTING:
-            return f" to {self._programs.member.centre}"
-        return "; waiting until the centre admits its key" if state is SiteState.CONNECTED else ""
+    def _state_details(self, state: SiteConnectionState) -> str:
+        if state is SiteConnectionState.CONNECTING:
+            return f" to {self._processes.membership.centre}"
+        return "; waiting for the centre to admit its key" if state is SiteConnectionState.CONNECTED else ""
 
-    def _complain(self, now: float, trouble: str) -> None:
-        """Say what is wrong when a site has been outside for long, and again after as long."""
-        if self._out_since is None:
-            self._out_since = now
-        if now < self._out_since + _PATIENCE:
+    def _report_problem(self, now: float, problem: str) -> None:
+        """Report the problem of a site that has been disconnected for long, and repeat it at the same interval."""
+        if self._disconnected_since is None:
+            self._disconnected_since = now
+        if now < self._disconnected_since + _WARNING_SECONDS:
             return
-        self._out_since = now
-        member = self._programs.member
-        if self.state is SiteState.CONNECTING:
-            what = f"the centre at {member.centre} cannot be reached: {trouble or 'no answer'}"
+        self._disconnected_since = now
+        membership = self._processes.membership
+        if self.state is SiteConnectionState.CONNECTING:
+            text = f"the centre at {membership.centre} does not respond: {problem or 'no response'}"
         else:
-            what = "the centre does not let its node in; ask it whether the key is admitted"
-        self._say(f"{member.site}: for {_PATIENCE:.0f} s {what} (logs: {member.folder / 'logs'})")
+            text = "the centre refuses the node; ask the centre whether the key is admitted"
+        self._report(
+            f"{membership.site}: for {_WARNING_SECONDS:.0f} s {text} (logs: {membership.folder / 'logs'})"
+        )
 
 
 def _read(path: Path) -> str:

@@ -1,12 +1,13 @@
-"""The site's side: one message answered from the learner and from what the site keeps on its own disk; as a program.
+"""Site worker: replies to messages with a learner and state on the site's disk; also a program.
 
-Programs may end at any time, so nothing may live in memory alone: the learner's memory and its last answer, the models
-that differences are taken from, and what others have committed, as far as the site has heard, are files in a folder
-that belongs to the site, one for each run. All of it is written before the answer leaves.
+A process may end at any time, so all state is in files: the learner's state and its last reply, the base models of
+differences, and the reported number of committed steps, in one folder of the site per run. All of it is written
+before a reply is sent.
 
-As a program a desk has the learner open and the records at hand, and does not talk to the network. A site has two, so
-that training does not keep it from evaluating. Its node hands each of them one message after the other, through a
-socket in a folder that only the two accounts can enter. If a desk dies its keeper starts it again.
+As a program a worker has access to the learner and the records, but not to the network. A site has two of them, so that
+it can evaluate while it trains. Its node forwards one message at a time to each, through a socket in a folder that only
+the two users can enter. A Flower node handles one message at a time, so the training worker gets the number of
+committed steps through the evaluating worker and the shared folder. The supervisor restarts a worker that exits.
 """
 
 from __future__ import annotations
@@ -26,345 +27,358 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
-from abaton.atomic_files import replacing, writing
-from abaton.codecs import Difference
+from abaton.atomic_files import atomic_write, map_os_errors
+from abaton.codecs import ModelDelta
 from abaton.engines.base import (
-    DIED,
-    NO_BASE,
-    OTHER_LAYOUT,
-    OTHER_TERMS,
-    UNKNOWN,
+    BASE_MISSING,
+    LAYOUT_MISMATCH,
+    PROCESS_EXITED,
+    STUDY_MISMATCH,
+    UNKNOWN_MESSAGE,
+    CodedFailureError,
     EvaluateTask,
-    Said,
     TrainTask,
 )
-from abaton.engines.flower.flower_messages import LARGEST, Parcel, decode, model_name
+from abaton.engines.flower.flower_messages import MAX_MESSAGE_BYTES, Message, decode_model, model_digest
 from abaton.engines.flower.supervisor import end_with_parent
-from abaton.engines.model_transfer import authored, moved
-from abaton.engines.site_state import SiteState
-from abaton.engines.task_handler import Worker, told
+from abaton.engines.model_transfer import apply_transfer, apply_update
+from abaton.engines.site_state import LearnerDiskState
+from abaton.engines.task_handler import TaskHandler, failure_code
 from abaton.errors import PayloadError, SettingsError
-from abaton.kernels import Vector
-from abaton.learners import Learner, Reply, Request, Signed, SitePolicy, Watch
-from abaton.store import digest_of
-from abaton.training import settings_from
+from abaton.layout import Vector
+from abaton.learners import Learner, SignedModel, SitePolicy, SiteReply, SiteRequest, TrainingMonitor
+from abaton.store import content_digest
+from abaton.training import train_settings_from_row
 
 _TASKS = ("train", "evaluate")
-_HELD = 4  # models that each of the two desks keeps as bases
+_MAX_BASES = 4  # base models of each worker
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where and for what a desk works.
+class WorkerSettings:
+    """Role and folder of a site worker.
 
     Attributes:
         role: `train` or `evaluate`.
-        folder: the site's own folder; both of its desks share it.
-        terms: the fingerprint of what the site agreed to; whoever goes by other terms is refused.
-        group: which group of learners the site belongs to.
+        folder: the site's folder, shared by both workers.
+        study_hash: the hash of the study that the site agreed to; messages of another study are refused.
+        group: the group of learners that the site belongs to.
     """
 
     role: str
     folder: Path
-    terms: str = ""
+    study_hash: str = ""
     group: str = ""
 
 
-def run_folder(place: Place, run: str) -> Path:
-    """Where a site keeps what belongs to a run; a run's name is never a way to another folder."""
-    return Path(place.folder, digest_of(run.encode())[:32])
+def run_folder(worker_settings: WorkerSettings, run: str) -> Path:
+    """Return a run's folder for the site's workers; its name is a digest, so that it cannot be another folder."""
+    return Path(worker_settings.folder, content_digest(run.encode())[:32])
 
 
-class Desk:
-    """Answers messages for one site."""
+class SiteWorker:
+    """Worker that replies to the messages for one site."""
 
-    def __init__(self, learner: Learner, place: Place) -> None:
-        self.learner, self.place = learner, place
+    def __init__(self, learner: Learner, worker_settings: WorkerSettings) -> None:
+        self.learner, self.worker_settings = learner, worker_settings
 
-    def answer(self, parcel: Parcel) -> Parcel:
-        """Do what a message asks; whatever goes wrong is told by one of a few fixed words."""
-        return in_fixed_words(lambda: self._answer(parcel))
+    def reply(self, message: Message) -> Message:
+        """Handle a message in the site worker and return the reply; a failure is a reply with a code."""
+        return with_failure_code(lambda: self._handle(message))
 
-    def _answer(self, parcel: Parcel) -> Parcel:
-        about, learner, do = parcel.about, self.learner, self._doing.get(parcel.kind)
-        if do is None:
-            raise Said(UNKNOWN)
-        if about["terms"] != self.place.terms:
-            raise Said(OTHER_TERMS)
-        if about["layout"] != learner.model.layout.digest:
-            raise Said(OTHER_LAYOUT)
-        drawer = Drawer(run_folder(self.place, str(about["run"])), self.place.role, learner)
-        if parcel.kind in _TASKS:
-            made = do(self, drawer, parcel)  # each task is put to the site's policy by its worker
+    def _handle(self, message: Message) -> Message:
+        header, learner, handler = message.header, self.learner, self._handlers.get(message.message_type)
+        if handler is None:
+            raise CodedFailureError(UNKNOWN_MESSAGE)
+        if header["study_hash"] != self.worker_settings.study_hash:
+            raise CodedFailureError(STUDY_MISMATCH)
+        if header["layout"] != learner.model.layout.digest:
+            raise CodedFailureError(LAYOUT_MISMATCH)
+        model_cache = BaseModelCache(
+            run_folder(self.worker_settings, str(header["run"])), self.worker_settings.role, learner
+        )
+        if message.message_type in _TASKS:
+            reply = handler(self, model_cache, message)  # the task handler applies the site's policy
         else:
-            made = passed(learner.policy, parcel.kind, lambda: do(self, drawer, parcel))
-        return Parcel("answer", {**made.about, "holds": drawer.names()}, made.blobs)
-
-    def _introduce(self, drawer: Drawer, parcel: Parcel) -> Parcel:
-        learner, place = self.learner, self.place
-        numbers = {"examples": learner.declared, "labels": list(learner.labels)}
-        return Parcel("answer", {"site": learner.name, "group": place.group, **numbers})
-
-    def _train(self, drawer: Drawer, parcel: Parcel) -> Parcel:
-        about = parcel.about
-        (start,) = drawer.models([(about, parcel.blobs["model"])])
-        settings, key, version = settings_from(about["settings"]), str(about["key"]), int(about["version"])
-        watch = Watch(time.monotonic, lambda: max(int(about["committed"]), drawer.committed()))
-        task = TrainTask(key, self.learner.name, version, start, settings)
-        made = self._worker(drawer).answer(task, watch)
-        return Parcel("answer", made.about, {"update": made.payload} if made.payload else {})
-
-    def _evaluate(self, drawer: Drawer, parcel: Parcel) -> Parcel:
-        """What the evaluator counted, or why it did not: one model that cannot be scored spoils no other."""
-        drawer.tell(int(parcel.about["committed"]))
-        asked = [(one, parcel.blobs[f"model/{i}"]) for i, one in enumerate(parcel.about["tasks"])]
-        worker, name = self._worker(drawer), self.learner.name
-        made = [
-            worker.answer(EvaluateTask(str(one["key"]), name, model, signed=_signed(one))).about
-            for (one, _), model in zip(asked, drawer.models(asked), strict=True)
-        ]
-        return Parcel(
-            "answer", {"scores": [one["reason"] if "reason" in one else one["score"] for one in made]}
+            reply = apply_policy(
+                learner.policy, message.message_type, lambda: handler(self, model_cache, message)
+            )
+        return Message(
+            "reply", {**reply.header, "held_models": model_cache.model_digests()}, reply.attachments
         )
 
-    def _worker(self, drawer: Drawer) -> Worker:
-        return Worker(self.learner, SiteState(drawer.folder, self.learner.name))
+    def _introduce(self, model_cache: BaseModelCache, message: Message) -> Message:
+        learner, worker_settings = self.learner, self.worker_settings
+        counts = {"examples": learner.declared_examples, "labels": list(learner.labels)}
+        return Message("reply", {"site": learner.name, "group": worker_settings.group, **counts})
 
-    def _tell(self, drawer: Drawer, parcel: Parcel) -> Parcel:
-        drawer.tell(int(parcel.about["committed"]))
-        return Parcel("answer", {})
+    def _train(self, model_cache: BaseModelCache, message: Message) -> Message:
+        header = message.header
+        (start,) = model_cache.models([(header, message.attachments["model"])])
+        settings, version = train_settings_from_row(header["settings"]), int(header["version"])
+        sent_steps = int(header["committed_steps"])
+        monitor = TrainingMonitor(time.monotonic, lambda: max(sent_steps, model_cache.committed_steps()))
+        task = TrainTask(str(header["task_id"]), self.learner.name, version, start, settings)
+        reply = self._task_handler(model_cache).handle(task, monitor)
+        return Message("reply", reply.header, {"update": reply.payload} if reply.payload else {})
 
-    _doing: ClassVar[Mapping[str, Callable[[Any, Drawer, Parcel], Parcel]]] = {
-        "query": _introduce,
+    def _evaluate(self, model_cache: BaseModelCache, message: Message) -> Message:
+        """Return the site worker's evaluation counts, or a failure code, for each model of a message."""
+        model_cache.record_progress(int(message.header["committed_steps"]))
+        evaluations = message.header["evaluations"]
+        models = model_cache.models(
+            [(evaluation, message.attachments[f"model/{i}"]) for i, evaluation in enumerate(evaluations)]
+        )
+        handler, name = self._task_handler(model_cache), self.learner.name
+        headers = [
+            handler.handle(
+                EvaluateTask(str(evaluation["task_id"]), name, model, signed_model=_signed_model(evaluation))
+            ).header
+            for evaluation, model in zip(evaluations, models, strict=True)
+        ]
+        counts_list = [header["reason"] if "reason" in header else header["counts"] for header in headers]
+        return Message("reply", {"counts_list": counts_list})
+
+    def _task_handler(self, model_cache: BaseModelCache) -> TaskHandler:
+        return TaskHandler(self.learner, LearnerDiskState(model_cache.folder, self.learner.name))
+
+    def _progress(self, model_cache: BaseModelCache, message: Message) -> Message:
+        model_cache.record_progress(int(message.header["committed_steps"]))
+        return Message("reply", {})
+
+    _handlers: ClassVar[Mapping[str, Callable[[Any, BaseModelCache, Message], Message]]] = {
+        "introduce": _introduce,
         "train": _train,
         "evaluate": _evaluate,
-        "tell": _tell,
+        "progress": _progress,
     }
 
 
-def in_fixed_words(answer: Callable[[], Parcel]) -> Parcel:
-    """An answer, or one of a few fixed words for what went wrong: no other text of an error leaves a site."""
+def with_failure_code(build_reply: Callable[[], Message]) -> Message:
+    """Return a site worker's reply, or one with a failure code; no text of an error leaves the site."""
     try:
-        return answer()
+        return build_reply()
     except Exception as error:
-        return Parcel("answer", {"reason": told(error)})
+        return Message("reply", {"reason": failure_code(error)})
 
 
-def passed(policy: SitePolicy, kind: str, answer: Callable[[], Parcel]) -> Parcel:
-    """The answer to a question that is no task, if the site's policy admits the one and lets go of the other."""
-    asked = Request(kind)
-    policy.admits(asked)
-    made = answer()
-    name = next(iter(made.blobs), "")
-    reply = policy.releases(asked, Reply(made.about, made.blobs.get(name, b"")))
-    return Parcel(made.kind, reply.about, {name: reply.payload} if name else {})
+def apply_policy(policy: SitePolicy, message_type: str, build_reply: Callable[[], Message]) -> Message:
+    """Return a site worker's reply to a message other than a task, if the site's policy admits and releases it."""
+    request = SiteRequest(message_type)
+    policy.admit(request)
+    reply = build_reply()
+    name = next(iter(reply.attachments), "")
+    released = policy.release(request, SiteReply(reply.header, reply.attachments.get(name, b"")))
+    return Message(reply.message_type, released.header, {name: released.payload} if name else {})
 
 
-class Drawer:
-    """A run's folder at the site: the models it holds, and how far others have come.
+class BaseModelCache:
+    """A run's folder at the site: base models, and the number of committed steps.
 
-    Each of the site's desks lets go of its own models only, so that neither takes away what a message on its way to the
-    other builds upon.
+    Each of the site's workers removes only its own models, so that it does not remove the base of a message to the
+    other.
     """
 
     def __init__(self, folder: Path, role: str, learner: Learner) -> None:
         self.folder, self._learner, self._size = folder, learner, learner.model.layout.size
-        self._models, self._count = folder / "models" / role, folder / "committed.json"
+        self._models, self._progress = folder / "models" / role, folder / "committed_steps.json"
 
-    def names(self) -> list[str]:
-        """The models that this desk holds, the oldest first."""
-        return [path.stem for path in self._held()]
+    def model_digests(self) -> list[str]:
+        """Return the digests of the base models that this site worker has on disk, the oldest first."""
+        return [path.stem for path in self._stored()]
 
     def models(self, sent: Sequence[tuple[Mapping[str, Any], bytes]]) -> list[Vector]:
-        """The models that differences lead to; the newest of them are held, once all have been read."""
-        kept: dict[str, Vector] = {}
-        made = [self._model(about, data, kept) for about, data in sent]
-        with writing(self._models):
+        """Decode models that the site worker received; the last are stored after all were decoded."""
+        decoded: dict[str, Vector] = {}
+        models = [self._model(header, data, decoded) for header, data in sent]
+        with map_os_errors(self._models):
             self._models.mkdir(parents=True, exist_ok=True)
-            for name, vector in list(kept.items())[-_HELD:]:
-                with replacing(self._models / f"{name}.model") as begun:
-                    begun.write_bytes(vector.tobytes())
-        for old in self._held()[:-_HELD]:
+            for digest, vector in list(decoded.items())[-_MAX_BASES:]:
+                with atomic_write(self._models / f"{digest}.model") as temporary_path:
+                    temporary_path.write_bytes(vector.tobytes())
+        for old in self._stored()[:-_MAX_BASES]:
             old.unlink(missing_ok=True)
-        return made
+        return models
 
-    def _model(self, about: Mapping[str, Any], data: bytes, kept: dict[str, Vector]) -> Vector:
-        """A model; what others will build upon is kept: the model itself, or the version that it was made of."""
-        name = about["base"]
-        base = None if name is None else kept[name] if name in kept else self._read(str(name))
-        if "steps" not in about:
-            made = start = decode(data, self._size, base)
+    def _model(self, header: Mapping[str, Any], data: bytes, decoded: dict[str, Vector]) -> Vector:
+        """Decode a model that the site worker received; add it, or the version it started from, to `decoded`."""
+        digest = header["base"]
+        base = None if digest is None else decoded[digest] if digest in decoded else self._read(str(digest))
+        if "deltas" not in header:
+            model = start = decode_model(data, self._size, base)
         else:
-            start, rest = self._start(about, data, base)
-            _checked(start, about["start"])
-            version, author = about["made"]
-            made = authored(self._learner, start, int(version), str(author), rest)
-        kept[str(about.get("start", about["model"]))] = start
-        return _checked(made, about["model"])
+            start, update = self._start(header, data, base)
+            _check_digest(start, header["start"])
+            version, trained_by = header["trained_by"]
+            model = apply_update(self._learner, start, int(version), str(trained_by), update)
+        decoded[str(header.get("start", header["model"]))] = start
+        return _check_digest(model, header["model"])
 
-    def _start(self, about: Mapping[str, Any], data: bytes, base: Vector | None) -> tuple[Vector, bytes]:
-        """The version that a model was made of, and the bytes that are left."""
-        exact, rest = data[: about["exact"]], data[about["exact"] :]
-        start = decode(exact, self._size, base) if exact or base is None else base
-        steps = []
-        for version, length in about["steps"]:
-            steps.append(Difference(int(version), rest[:length]))
-            rest = rest[length:]
-        return moved(self._learner, start, steps), rest
+    def _start(self, header: Mapping[str, Any], data: bytes, base: Vector | None) -> tuple[Vector, bytes]:
+        """Return the version that a model sent to the site worker was trained from, and the remaining bytes."""
+        exact, remainder = data[: header["exact_bytes"]], data[header["exact_bytes"] :]
+        start = decode_model(exact, self._size, base) if exact or base is None else base
+        deltas = []
+        for version, length in header["deltas"]:
+            deltas.append(ModelDelta(int(version), remainder[:length]))
+            remainder = remainder[length:]
+        return apply_transfer(self._learner, start, deltas), remainder
 
-    def tell(self, committed: int) -> None:
-        """Write down how many steps have been committed, for the desk that trains."""
-        if committed > self.committed():
-            with writing(self.folder):
+    def record_progress(self, committed_steps: int) -> None:
+        """Store the number of committed steps in a file for the site's training worker."""
+        if committed_steps > self.committed_steps():
+            with map_os_errors(self.folder):
                 self.folder.mkdir(parents=True, exist_ok=True)
-                with replacing(self._count, sync=False) as begun:
-                    begun.write_text(json.dumps(committed))
+                with atomic_write(self._progress, sync=False) as temporary_path:
+                    temporary_path.write_text(json.dumps(committed_steps))
 
-    def committed(self) -> int:
-        """How many steps have been committed, as far as the site has heard."""
+    def committed_steps(self) -> int:
+        """Return the number of committed steps from the site worker's file."""
         try:
-            return int(json.loads(self._count.read_text()))
+            return int(json.loads(self._progress.read_text()))
         except (OSError, ValueError):
             return 0
 
-    def _read(self, name: str) -> Vector:
-        if name.isalnum():  # a name is a digest, never a way to another folder
-            for path in self._models.parent.glob(f"*/{name}.model"):
+    def _read(self, digest: str) -> Vector:
+        if digest.isalnum():  # a digest cannot lead to another folder
+            for path in self._models.parent.glob(f"*/{digest}.model"):
                 with contextlib.suppress(OSError, ValueError):
                     vector = np.frombuffer(path.read_bytes(), "<f4")
-                    if len(vector) == self._size and model_name(vector) == name:
+                    if len(vector) == self._size and model_digest(vector) == digest:
                         return vector
-        raise Said(NO_BASE)
+        raise CodedFailureError(BASE_MISSING)
 
-    def _held(self) -> list[Path]:
-        found = []
+    def _stored(self) -> list[Path]:
+        dated = []
         for path in self._models.glob("*.model"):
             try:
-                found.append((path.stat().st_mtime_ns, path))
+                dated.append((path.stat().st_mtime_ns, path))
             except FileNotFoundError:
                 continue
-        return [path for _, path in sorted(found)]
+        return [path for _, path in sorted(dated)]
 
 
-def _signed(about: Mapping[str, Any]) -> Signed | None:
-    return Signed(*about["signed"]) if "signed" in about else None
+def _signed_model(header: Mapping[str, Any]) -> SignedModel | None:
+    return SignedModel(*header["signed_model"]) if "signed_model" in header else None
 
 
-def _checked(vector: Vector, name: object) -> Vector:
-    if model_name(vector) != name:
-        raise PayloadError("a model that came over the network is not what its name says")
+def _check_digest(vector: Vector, digest: object) -> Vector:
+    if model_digest(vector) != digest:
+        raise PayloadError("the digest of a model received over the network differs from its name")
     return vector
 
 
-# ---- the program --------------------------------------------------------------------------------------------------
+# ---- program ------------------------------------------------------------------------------------------------------
 
 ROLES = ("train", "evaluate")
-"""The two desks of a site."""
+"""Roles of a site's two workers."""
 
-_QUICK = frozenset({"query", "evaluate", "tell"})
-_LARGEST = LARGEST + (1 << 22)
-_PATIENCE, _PAUSE = 300.0, 0.05
-
-
-class Answers(Protocol):
-    """Whoever answers a site's messages."""
-
-    def answer(self, parcel: Parcel) -> Parcel:
-        """Do what a message asks."""
+_EVALUATOR_MESSAGES = frozenset({"introduce", "evaluate", "progress"})
+_MAX_BYTES = MAX_MESSAGE_BYTES + (1 << 22)
+_CONNECT_SECONDS, _RETRY_SECONDS = 300.0, 0.05
 
 
-def role_of(parcel: Parcel) -> str:
-    """The desk that a message is for.
+class MessageHandler(Protocol):
+    """Handler of a site's messages."""
 
-    >>> role_of(Parcel("train", {})), role_of(Parcel("query", {}))
+    def reply(self, message: Message) -> Message:
+        """Interface of a site worker's handler: handle a message and return the reply."""
+
+
+def role_of(message: Message) -> str:
+    """Return the role of the site worker that handles a message.
+
+    >>> role_of(Message("train", {})), role_of(Message("introduce", {}))
     ('train', 'evaluate')
     """
-    return "evaluate" if parcel.kind in _QUICK else "train"
+    return "evaluate" if message.message_type in _EVALUATOR_MESSAGES else "train"
 
 
-def ask(socket: str, parcel: Parcel, patience: float = _PATIENCE) -> Parcel:
-    """Hand a message to the desk and wait for its answer; if the desk dies meanwhile, that is the answer.
+def forward(socket: str, message: Message, connect_timeout: float = _CONNECT_SECONDS) -> Message:
+    """Forward a message to a site worker and return its reply, or `PROCESS_EXITED` if the worker exits meanwhile.
 
     Args:
-        socket: where the desk is reached.
-        parcel: the message.
-        patience: seconds to wait for a desk that is not there: it may be starting.
+        socket: the worker's socket.
+        message: the message.
+        connect_timeout: seconds to wait for a worker that is starting.
     """
     try:
-        with _connected(socket, patience) as desk:
-            desk.send_bytes(parcel.packed())
-            return Parcel.unpacked(desk.recv_bytes(_LARGEST))
+        with _connect(socket, connect_timeout) as worker:
+            worker.send_bytes(message.to_bytes())
+            return Message.from_bytes(worker.recv_bytes(_MAX_BYTES))
     except (EOFError, OSError):
-        return Parcel("answer", {"reason": DIED})
+        return Message("reply", {"reason": PROCESS_EXITED})
 
 
 def serve(
     socket: str,
-    desk: Answers,
-    until: Callable[[], bool] = lambda: False,
-    busy: Callable[[str], None] = lambda kind: None,
+    handler: MessageHandler,
+    should_stop: Callable[[], bool] = lambda: False,
+    on_activity: Callable[[str], None] = lambda message_type: None,
 ) -> None:
-    """Answer messages, one after the other; `busy` hears the kind of each, and nothing when it is answered."""
+    """Handle messages to a site worker one at a time; `on_activity` gets the type of each, and empty at its end."""
     Path(socket).unlink(missing_ok=True)
     with Listener(socket, "AF_UNIX") as listener:
-        Path(socket).chmod(0o660)  # who may enter its folder may ask
-        while not until():
-            # Whoever asked may be gone by the time there is an answer; then it will be asked for again.
-            with suppress(EOFError, OSError, PayloadError), listener.accept() as asker:
-                parcel = Parcel.unpacked(asker.recv_bytes(_LARGEST))
-                busy(parcel.kind)
+        Path(socket).chmod(0o660)  # access is controlled by its folder
+        while not should_stop():
+            # The node may disconnect before the reply is ready; it then sends the message again.
+            with suppress(EOFError, OSError, PayloadError), listener.accept() as connection:
+                message = Message.from_bytes(connection.recv_bytes(_MAX_BYTES))
+                on_activity(message.message_type)
                 try:
-                    answer = desk.answer(parcel)
+                    reply = handler.reply(message)
                 finally:
-                    busy("")
-                asker.send_bytes(answer.packed())
+                    on_activity("")
+                connection.send_bytes(reply.to_bytes())
 
 
-def _connected(socket: str, patience: float) -> Connection:
-    end = time.monotonic() + patience
+def _connect(socket: str, timeout: float) -> Connection:
+    end = time.monotonic() + timeout
     while True:
         try:
             return Client(socket, "AF_UNIX")
         except (FileNotFoundError, ConnectionRefusedError):
             if time.monotonic() > end:
                 raise
-            time.sleep(_PAUSE)
+            time.sleep(_RETRY_SECONDS)
 
 
-def place_of(config: Mapping[str, Any]) -> Place:
-    """Where and for what a desk works, from what its site started it with."""
+def read_worker_settings(config: Mapping[str, Any]) -> WorkerSettings:
+    """Return the role and folder of a site worker from its settings."""
     folder = Path(str(config["folder"]))
-    return Place(str(config["role"]), folder, str(config.get("terms", "")), str(config.get("group", "")))
+    return WorkerSettings(
+        str(config["role"]), folder, str(config.get("study_hash", "")), str(config.get("group", ""))
+    )
 
 
-def named(name: str) -> Callable[..., Any]:
-    """The function that ``module:function`` names; only a site's own settings name one, never a message.
+def import_function(name: str) -> Callable[..., Any]:
+    """Import the ``module:function`` named in a site worker's settings, never in a message.
 
-    >>> named("math:sqrt")(16.0)
+    >>> import_function("math:sqrt")(16.0)
     4.0
     """
     module, _, function = name.partition(":")
     try:
-        found: Callable[..., Any] = getattr(importlib.import_module(module), function)
+        imported: Callable[..., Any] = getattr(importlib.import_module(module), function)
     except (ImportError, AttributeError, ValueError):
         raise SettingsError(
-            f"there is no '{name}'", where="network", remedy="name it as package.module:function"
+            f"'{name}' cannot be imported", where="network", remedy="use the form package.module:function"
         ) from None
-    return found
+    return imported
 
 
-def main(words: list[str]) -> None:
-    """The program: opens the desk that a file of settings names, and answers until it is ended."""
+def main(arguments: list[str]) -> None:
+    """Run the site worker that a settings file names until the process is ended."""
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s")
     end_with_parent()
-    config: Mapping[str, Any] = json.loads(Path(words[0]).read_text())
-    doing = Path(words[0]).with_suffix(".doing")
+    config: Mapping[str, Any] = json.loads(Path(arguments[0]).read_text())
+    activity = Path(arguments[0]).with_suffix(".activity")
 
-    def busy(kind: str) -> None:
-        doing.write_text(kind)
+    def write_activity(message_type: str) -> None:
+        activity.write_text(message_type)
 
-    busy("")
-    serve(str(config["socket"]), named(str(config["desk"]))(config), busy=busy)
+    write_activity("")
+    serve(str(config["socket"]), import_function(str(config["worker"]))(config), on_activity=write_activity)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,11 @@
-"""The line to a SuperLink, and the centre's post over it: parcels to nodes, their answers, and admissions.
+"""Connection to a SuperLink, and the centre's message transport over it.
 
-The centre conducts a run in a process of its own, which asks the SuperLink directly; no process of Flower's is started
-for it. What Flower calls a run is no more than an address here: when the SuperLink has given it up, as it does a minute
-after it last heard from us, another is begun; what was under way counts as lost, and whoever sent it sends it again.
+The centre coordinates a run in its own process, which calls the SuperLink directly; no process of Flower is started for
+it. A run of Flower is only an address here: the SuperLink gives it up one minute after the last heartbeat; then another
+run is started, messages in flight count as lost, and their sender sends them again.
 
-A SuperLink gives each message out once, so one whose bytes are lost on the way to a node would never be answered. The
-post therefore asks a node, now and then and whenever it was started anew, which messages it holds.
+A SuperLink delivers each message once, so a message lost on the way to a node would never get a reply. The transport
+therefore asks a node which messages it has, at intervals and after every restart of the node.
 """
 
 from __future__ import annotations
@@ -21,137 +21,146 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from abaton.atomic_files import replacing
-from abaton.engines.base import UNKNOWN
-from abaton.engines.flower.flower_messages import NODE_GONE, REPLY_GONE, Lost, Parcel
+from abaton.atomic_files import atomic_write
+from abaton.engines.base import UNKNOWN_MESSAGE
+from abaton.engines.flower.flower_messages import NODE_GONE, REPLY_GONE, Message, MessageLost
 from abaton.errors import PayloadError, SettingsError
 
 if TYPE_CHECKING:
-    from abaton.engines.flower.flower_protocol import Runtime
+    from abaton.engines.flower.flower_protocol import ServerAppIoClient
 
-SILENT = 5.0  # seconds that are worth a word in the journal
-HOLDS = "holds"
-"""Asks a node which messages it has; the node itself answers."""
+MIN_SILENCE_SECONDS = 5.0  # shorter outages are not reported
+HELD_MESSAGES = "held_messages"
+"""Message type that asks a node for its stored messages; the node itself replies."""
 
-BROKEN = 500
-_LATER = frozenset(
-    {BROKEN, 502, 503, 504}
-)  # the SuperLink or its gate is starting, or busy, or its database is
-_GIVEN_UP = frozenset({401, 403, 404, 409, 412})  # of a run whose token is not known any more
-_SECONDS, _BEATS = 30.0, 10.0
-_FIRST, _LONGEST = 0.1, 5.0  # seconds between two tries
-_ANSWER = 16 << 20  # bytes of one answer of the SuperLink: several objects would fit
-_CHECKS = 15.0  # seconds after which a node is asked whether it has what was sent
-_CLAIMS = 60.0
-_BROKEN_FOR = 300.0  # seconds after which a SuperLink that answers every time that it is broken is
+INTERNAL_ERROR = 500
+_TEMPORARY = frozenset(
+    {INTERNAL_ERROR, 502, 503, 504}
+)  # the SuperLink, its proxy or its database is starting or busy
+_RUN_GONE = frozenset({401, 403, 404, 409, 412})  # of a run whose token is no longer known
+_TIMEOUT_SECONDS, _HEARTBEAT_SECONDS = 30.0, 10.0
+_MIN_RETRY, _MAX_RETRY = 0.1, 5.0  # seconds between two attempts
+_MAX_RESPONSE_BYTES = 16 << 20  # room for several objects
+_QUERY_SECONDS = 15.0  # until a node is asked whether it has a message
+_CLAIM_SECONDS = 60.0
+_MAX_ERROR_SECONDS = 300.0  # of internal errors only, until the request is given up
 
 T = TypeVar("T")
 
 
-class Away(Exception):
-    """Nobody answers, or not yet: to be asked again; the HTTP status, if there was one."""
+class SuperLinkUnavailableError(Exception):
+    """The SuperLink does not respond, or responds with a temporary error; to be retried."""
 
-    def __init__(self, what: str, status: int = 0) -> None:
-        super().__init__(what)
+    def __init__(self, text: str, status: int = 0) -> None:
+        super().__init__(text)
         self.status = status
 
 
-class Turned(Exception):
-    """The SuperLink does not do it; its number for why is the HTTP status."""
+class SuperLinkRefusedError(Exception):
+    """The SuperLink refuses a request with an HTTP status."""
 
     def __init__(self, status: int) -> None:
         super().__init__(f"status {status}")
         self.status = status
 
 
-class Line:
-    """Asks a SuperLink, or the gate before it, over TLS; an answer that is too long is not read.
+class SuperLinkConnection:
+    """HTTPS client of a SuperLink, or of the proxy in front of it.
 
     Args:
         address: ``host:port``.
-        authority: what its certificate is signed with.
-        headers: makes the headers of each request.
-        most: bytes of an answer.
+        authority: the certificate of its authority.
+        headers: returns the headers of each request.
+        max_response_bytes: longer responses are not read.
     """
 
     def __init__(
-        self, address: str, authority: Path, headers: Callable[[], Mapping[str, str]], most: int = _ANSWER
+        self,
+        address: str,
+        authority: Path,
+        headers: Callable[[], Mapping[str, str]],
+        max_response_bytes: int = _MAX_RESPONSE_BYTES,
     ) -> None:
         import httpx
 
-        self._headers, self._most, self._problem = headers, most, httpx.HTTPError
+        self._headers, self._max_bytes, self._http_error = headers, max_response_bytes, httpx.HTTPError
         self._client = httpx.Client(
             base_url=f"https://{address}",
             verify=ssl.create_default_context(cafile=str(authority)),
-            timeout=_SECONDS,
+            timeout=_TIMEOUT_SECONDS,
             trust_env=False,
             limits=httpx.Limits(max_connections=8, keepalive_expiry=4.0),
         )
 
     def __call__(self, path: str, body: bytes) -> bytes:
-        """Ask once.
+        """Send one HTTP request to the SuperLink and return the response body.
 
         Raises:
-            Away: Nobody answered.
-            Turned: The answer is no.
+            SuperLinkUnavailableError: There is no response, or a temporary error.
+            SuperLinkRefusedError: The request is refused.
         """
-        kind = "application/protobuf"
-        headers = {**self._headers(), "content-type": kind, "accept": kind, "accept-encoding": "identity"}
-        got = bytearray()
+        media_type = "application/protobuf"
+        headers = {
+            **self._headers(),
+            "content-type": media_type,
+            "accept": media_type,
+            "accept-encoding": "identity",
+        }
+        received = bytearray()
         try:
-            with self._client.stream("POST", path, content=body, headers=headers) as answer:
-                for piece in answer.iter_raw():
-                    got += piece
-                    if len(got) > self._most:
-                        raise PayloadError("an answer of the SuperLink is too long", where="network")
-        except self._problem as error:
-            raise Away(str(error) or "no answer") from None
-        if answer.status_code in _LATER:
-            raise Away(f"status {answer.status_code}", answer.status_code)
-        if answer.status_code != 200:
-            raise Turned(answer.status_code)
-        return bytes(got)
+            with self._client.stream("POST", path, content=body, headers=headers) as response:
+                for chunk in response.iter_raw():
+                    received += chunk
+                    if len(received) > self._max_bytes:
+                        raise PayloadError("a response of the SuperLink is too long", where="network")
+        except self._http_error as error:
+            raise SuperLinkUnavailableError(str(error) or "no response") from None
+        if response.status_code in _TEMPORARY:
+            raise SuperLinkUnavailableError(f"status {response.status_code}", response.status_code)
+        if response.status_code != 200:
+            raise SuperLinkRefusedError(response.status_code)
+        return bytes(received)
 
     def close(self) -> None:
-        """Let go of all connections."""
+        """Close all HTTP connections of this SuperLink client."""
         self._client.close()
 
 
 @dataclass(slots=True)
-class _Open:
-    """A message that has not been answered."""
+class _OpenMessage:
+    """Message without a collected reply."""
 
     node: int
-    since: float
-    answer: Parcel | Lost | None = None
+    sent_at: float
+    reply: Message | MessageLost | None = None
 
 
 @dataclass(slots=True)
 class _Node:
-    """What is known of a node.
+    """State of a node.
 
     Attributes:
-        since: when it was started, as the SuperLink says.
-        anew: whether it was started anew and has not been asked since.
-        asked: the question which messages it has, while it is not answered.
-        at: when that was asked last.
-        about: the messages that were asked about.
+        activated_at: when it was started, as the SuperLink reports.
+        has_restarted: whether it was restarted since the last query.
+        query_id: id of the open query for its messages.
+        queried_at: when it was last queried.
+        queried_messages: the messages of that query.
     """
 
-    since: str = ""
-    anew: bool = False
-    asked: str = ""
-    at: float = float("-inf")
-    about: tuple[str, ...] = ()
+    activated_at: str = ""
+    has_restarted: bool = False
+    query_id: str = ""
+    queried_at: float = float("-inf")
+    queried_messages: tuple[str, ...] = ()
 
 
-class LinkPost:
-    """The post of a centre's controller.
+class SuperLinkTransport:
+    """Message transport of a centre's controller.
 
     Args:
-        address: where the SuperLink is reached, ``host:port``.
-        authority: what its certificate is signed with.
-        remembers: a file that names the run which is under way, so that the next controller can end it.
+        address: the SuperLink's address, ``host:port``.
+        authority: the certificate of its authority.
+        run_file: stores the id of the current run, so that the next controller can stop it.
         clock: the time in seconds.
     """
 
@@ -159,243 +168,252 @@ class LinkPost:
         self,
         address: str,
         authority: Path,
-        remembers: Path | None = None,
+        run_file: Path | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        from abaton.engines.flower.flower_protocol import Control, who
+        from abaton.engines.flower.flower_protocol import ControlClient, version_headers
 
-        self._where, self._who, self._clock = address, who("flwr-serverapp"), clock
+        self._address, self._version_headers, self._clock = address, version_headers("flwr-serverapp"), clock
         self._token: dict[str, str] = {}
-        self._line = Line(address, authority, lambda: {**self._who, **self._token})
-        self._control, self._remembers = Control(self._line), remembers
-        self._open: dict[str, _Open] = {}
+        self._connection = SuperLinkConnection(
+            address, authority, lambda: {**self._version_headers, **self._token}
+        )
+        self._control, self._run_file = ControlClient(self._connection), run_file
+        self._open: dict[str, _OpenMessage] = {}
         self._nodes: dict[int, _Node] = {}
-        self._runtime: Runtime | None = None
-        self._quiet = 0.0
-        self._ended = threading.Event()
+        self._runtime: ServerAppIoClient | None = None
+        self._longest_silence = 0.0
+        self._closed = threading.Event()
         self._lock = threading.RLock()
 
-    def __enter__(self) -> LinkPost:
-        self._tried(self._forget_old)
-        self._begin()
-        threading.Thread(target=self._beat, daemon=True).start()
+    def __enter__(self) -> SuperLinkTransport:
+        self._retry(self._stop_previous_run)
+        self._start_run()
+        threading.Thread(target=self._send_heartbeats, daemon=True).start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._ended.set()
-        with self._lock, suppress(Away, Turned):
+        self._closed.set()
+        with self._lock, suppress(SuperLinkUnavailableError, SuperLinkRefusedError):
             if self._runtime is not None:
-                self._runtime.end()
-                self._control.stop(self._runtime.run)
-        if self._remembers is not None:
-            self._remembers.unlink(missing_ok=True)
-        self._line.close()
+                self._runtime.finish()
+                self._control.stop_run(self._runtime.run)
+        if self._run_file is not None:
+            self._run_file.unlink(missing_ok=True)
+        self._connection.close()
 
-    # ---- the post -----------------------------------------------------------------------------------------------
+    # ---- transport ----------------------------------------------------------------------------------------------
 
     def nodes(self) -> Collection[int]:
-        """Which nodes Flower lists; one that died stays listed for some seconds."""
-        said = self._with_run(lambda runtime: runtime.nodes())
-        for node, since in said.items():
-            known = self._nodes.setdefault(node, _Node(since))
-            if known.since != since:  # it was started anew: what it had fetched and not written down is lost
-                known.since, known.anew = since, True
-        return list(said)
+        """Return the nodes that the SuperLink lists; a node that exited stays listed for some seconds."""
+        activation_times = self._with_run(lambda runtime: runtime.nodes())
+        for node, activated_at in activation_times.items():
+            state = self._nodes.setdefault(node, _Node(activated_at))
+            if (
+                state.activated_at != activated_at
+            ):  # messages fetched but not stored before the restart are lost
+                state.activated_at, state.has_restarted = activated_at, True
+        return list(activation_times)
 
-    def send(self, node: int, parcel: Parcel, ttl: float) -> str:
-        """Push a message; empty if Flower does not know the node."""
-        name = self._push(node, parcel, ttl)
-        if name:
-            self._open[name] = _Open(node, self._clock())
-        return name
+    def send(self, node: int, message: Message, ttl: float) -> str:
+        """Push a message to the SuperLink and return its id; empty if it does not know the node."""
+        message_id = self._push(node, message, ttl)
+        if message_id:
+            self._open[message_id] = _OpenMessage(node, self._clock())
+        return message_id
 
-    def collect(self, letters: Collection[str]) -> Mapping[str, Parcel | Lost]:
-        """Pull the answers that are there; whatever a node says it does not have is lost."""
-        wanted = [letter for letter in letters if letter in self._open]
-        made: dict[str, Parcel | Lost] = {
-            letter: Lost(REPLY_GONE) for letter in letters if letter not in self._open
+    def collect(self, message_ids: Collection[str]) -> Mapping[str, Message | MessageLost]:
+        """Return available replies from the SuperLink; a message that its node does not have is lost."""
+        open_ids = [message_id for message_id in message_ids if message_id in self._open]
+        replies: dict[str, Message | MessageLost] = {
+            message_id: MessageLost(REPLY_GONE) for message_id in message_ids if message_id not in self._open
         }
-        if wanted:
-            self._pull(wanted)
-            self._ask_holders(wanted)
-        for letter in wanted:
-            answer = self._open[letter].answer
-            if answer is not None:
-                del self._open[letter]
-                made[letter] = answer
-        return made
+        if open_ids:
+            self._pull(open_ids)
+            self._query_nodes(open_ids)
+        for message_id in open_ids:
+            reply = self._open[message_id].reply
+            if reply is not None:
+                del self._open[message_id]
+                replies[message_id] = reply
+        return replies
 
     def silence(self) -> float:
-        """How long the network did not answer since this was last asked; 0 if it was not for long."""
-        quiet, self._quiet = self._quiet, 0.0
-        return quiet if quiet > SILENT else 0.0
+        """Return the longest time without a response from the SuperLink since the last call; 0 if it was short."""
+        silence, self._longest_silence = self._longest_silence, 0.0
+        return silence if silence > MIN_SILENCE_SECONDS else 0.0
 
     # ---- messages -----------------------------------------------------------------------------------------------
 
-    def _push(self, node: int, parcel: Parcel, ttl: float) -> str:
-        from abaton.engines.flower.flower_protocol import CENTRE, Head
+    def _push(self, node: int, message: Message, ttl: float) -> str:
+        from abaton.engines.flower.flower_protocol import SUPERLINK_NODE_ID, MessageMetadata
 
-        def push(runtime: Runtime) -> str:
-            return runtime.push(Head(runtime.run, CENTRE, node, time.time(), ttl), parcel)
+        def push(runtime: ServerAppIoClient) -> str:
+            return runtime.push(
+                MessageMetadata(runtime.run, SUPERLINK_NODE_ID, node, time.time(), ttl), message
+            )
 
         return self._with_run(push)
 
-    def _pull(self, letters: Collection[str]) -> None:
-        checks = {known.asked: node for node, known in self._nodes.items() if known.asked}
-        said = self._with_run(lambda runtime: runtime.pull([*letters, *checks]))
-        held: dict[int, Parcel | Lost] = {}
-        for head, code, tree in said:
-            answer = Lost(code) if code is not None else self._fetched(head, tree)
-            if head.reply_to in checks:
-                held[checks[head.reply_to]] = answer
-            elif head.reply_to in self._open:
-                self._open[head.reply_to].answer = answer
-        for node, answer in held.items():  # after the answers themselves, which may have come just before
-            self._compare(node, answer)
+    def _pull(self, message_ids: Collection[str]) -> None:
+        queries = {state.query_id: node for node, state in self._nodes.items() if state.query_id}
+        pulled = self._with_run(lambda runtime: runtime.pull([*message_ids, *queries]))
+        query_replies: dict[int, Message | MessageLost] = {}
+        for metadata, code, tree in pulled:
+            reply = MessageLost(code) if code is not None else self._fetch(metadata, tree)
+            if metadata.reply_to in queries:
+                query_replies[queries[metadata.reply_to]] = reply
+            elif metadata.reply_to in self._open:
+                self._open[metadata.reply_to].reply = reply
+        for node, reply in query_replies.items():  # after the replies, which may have arrived just before
+            self._mark_lost(node, reply)
 
-    def _fetched(self, head: Any, tree: Any) -> Parcel | Lost:
-        from abaton.engines.flower.flower_protocol import leaves_of, opened
+    def _fetch(self, metadata: Any, tree: Any) -> Message | MessageLost:
+        from abaton.engines.flower.flower_protocol import decode_message, message_objects
 
-        def fetch(name: str) -> bytes:
-            pause, end = _FIRST, self._clock() + 6 * _SECONDS
+        def fetch_object(object_id: str) -> bytes:
+            pause, end = _MIN_RETRY, self._clock() + 6 * _TIMEOUT_SECONDS
             while True:
-                data = self._with_run(lambda runtime: runtime.object(name))
+                data = self._with_run(lambda runtime: runtime.object(object_id))
                 if data:
                     return data
                 if data is None or self._clock() > end:
-                    raise _Gone
-                self._ended.wait(pause)
+                    raise _ObjectGoneError
+                self._closed.wait(pause)
                 pause = min(2 * pause, 1.0)
 
         try:
-            answer: Parcel | Lost = opened(leaves_of(tree, head.name), fetch)
-        except _Gone:
-            answer = Lost(REPLY_GONE)
+            object_ids = message_objects(tree, metadata.message_id)
+            reply: Message | MessageLost = decode_message(object_ids, fetch_object)
+        except _ObjectGoneError:
+            reply = MessageLost(REPLY_GONE)
         except PayloadError:
-            answer = Parcel("answer", {"reason": UNKNOWN})
-        self._with_run(lambda runtime: runtime.confirm(head))
-        return answer
+            reply = Message("reply", {"reason": UNKNOWN_MESSAGE})
+        self._with_run(lambda runtime: runtime.confirm(metadata))
+        return reply
 
-    def _ask_holders(self, letters: Collection[str]) -> None:
-        """Ask nodes that have had a message for a while whether they have it."""
+    def _query_nodes(self, message_ids: Collection[str]) -> None:
+        """Ask nodes through the SuperLink which of the open messages they have."""
         now = self._clock()
         waiting: dict[int, list[str]] = {}
-        for letter in letters:
-            each = self._open[letter]
-            if each.answer is None:
-                waiting.setdefault(each.node, []).append(letter)
-        for node, theirs in waiting.items():
-            known = self._nodes.setdefault(node, _Node())
-            last = max(known.at, min(self._open[letter].since for letter in theirs))
-            if known.anew or now > last + _CHECKS:
-                known.asked, known.at = self._push(node, Parcel(HOLDS, {}), 4 * _CHECKS), now
-                known.about, known.anew = tuple(theirs), False
+        for message_id in message_ids:
+            message = self._open[message_id]
+            if message.reply is None:
+                waiting.setdefault(message.node, []).append(message_id)
+        for node, node_messages in waiting.items():
+            state = self._nodes.setdefault(node, _Node())
+            last = max(state.queried_at, min(self._open[message_id].sent_at for message_id in node_messages))
+            if state.has_restarted or now > last + _QUERY_SECONDS:
+                state.query_id = self._push(node, Message(HELD_MESSAGES, {}), 4 * _QUERY_SECONDS)
+                state.queried_at = now
+                state.queried_messages, state.has_restarted = tuple(node_messages), False
 
-    def _compare(self, node: int, answer: Parcel | Lost) -> None:
-        known = self._nodes[node]
-        known.asked = ""
-        if isinstance(answer, Lost):
+    def _mark_lost(self, node: int, query_reply: Message | MessageLost) -> None:
+        state = self._nodes[node]
+        state.query_id = ""
+        if isinstance(query_reply, MessageLost):
             return
-        has = answer.about.get(HOLDS)
-        for letter in known.about:
-            each = self._open.get(letter)
-            if isinstance(has, list) and each is not None and each.answer is None and letter not in has:
-                each.answer = Lost(REPLY_GONE)
+        stored = query_reply.header.get(HELD_MESSAGES)
+        for message_id in state.queried_messages:
+            message = self._open.get(message_id)
+            is_missing = isinstance(stored, list) and message_id not in stored
+            if is_missing and message is not None and message.reply is None:
+                message.reply = MessageLost(REPLY_GONE)
 
-    # ---- the run ------------------------------------------------------------------------------------------------
+    # ---- run ----------------------------------------------------------------------------------------------------
 
-    def _with_run(self, ask: Callable[[Runtime], T]) -> T:
-        """Ask, again while nobody answers; if the SuperLink has given up the run, another is begun."""
+    def _with_run(self, send: Callable[[ServerAppIoClient], T]) -> T:
+        """Send a request to the SuperLink, with retries; start another run if it has given up the current one."""
         while True:
             with self._lock:
                 assert self._runtime is not None
                 runtime = self._runtime
             try:
-                return self._tried(partial(ask, runtime))
-            except Turned as no:
-                if no.status not in _GIVEN_UP:
-                    raise self._useless(no) from None
-                self._renew(runtime, no)
+                return self._retry(partial(send, runtime))
+            except SuperLinkRefusedError as refusal:
+                if refusal.status not in _RUN_GONE:
+                    raise self._refused(refusal) from None
+                self._renew(runtime, refusal)
 
-    def _useless(self, no: Turned) -> SettingsError:
+    def _refused(self, refusal: SuperLinkRefusedError) -> SettingsError:
         return SettingsError(
-            f"the SuperLink does not do what it is asked ({no})",
-            where=self._where,
-            remedy="see its log; Abaton and the SuperLink must have the same release of Flower",
+            f"the SuperLink refuses a request ({refusal})",
+            where=self._address,
+            remedy="see its log; Abaton and the SuperLink need the same release of Flower",
         )
 
-    def _renew(self, old: Runtime, no: Turned) -> None:
+    def _renew(self, old: ServerAppIoClient, refusal: SuperLinkRefusedError) -> None:
         with self._lock:
             if self._runtime is not old:
                 return
-            if self._tried(self._is_alive):
-                raise self._useless(no)
-            self._begin()
-            for each in self._open.values():
-                each.answer = each.answer or Lost(NODE_GONE)
+            if self._retry(self._is_alive):
+                raise self._refused(refusal)
+            self._start_run()
+            for message in self._open.values():
+                message.reply = message.reply or MessageLost(NODE_GONE)
             self._nodes.clear()
 
     def _is_alive(self) -> bool:
         assert self._runtime is not None
         try:
-            return self._runtime.beat()
-        except Turned:
+            return self._runtime.send_heartbeat()
+        except SuperLinkRefusedError:
             return False
 
-    def _begin(self) -> None:
-        """Begin a run of Flower's that this process conducts."""
-        from abaton.engines.flower.flower_protocol import Runtime
+    def _start_run(self) -> None:
+        """Start a run at the SuperLink for this client."""
+        from abaton.engines.flower.flower_protocol import ServerAppIoClient
 
         with self._lock:
             self._token = {}
-            self._tried(self._control.start)
-            end, claimed = self._clock() + _CLAIMS, None
+            self._retry(self._control.start_run)
+            end, claimed = self._clock() + _CLAIM_SECONDS, None
             while claimed is None:
-                claimed = self._tried(self._control.claim)
+                claimed = self._retry(self._control.claim_run)
                 if claimed is None and self._clock() > end:
                     raise SettingsError(
-                        "somebody else takes the SuperLink's runs",
-                        where=self._where,
-                        remedy="let no flower-superexec serve it",
+                        "another process claims the SuperLink's runs",
+                        where=self._address,
+                        remedy="stop flower-superexec on this SuperLink",
                     )
             run, token = claimed
             self._token = {"flwr-task-token": token}
-            self._runtime = Runtime(self._line, run)
-            self._tried(self._runtime.begin)
-            if self._remembers is not None:
-                with replacing(self._remembers) as begun:
-                    begun.write_text(json.dumps(run))
+            self._runtime = ServerAppIoClient(self._connection, run)
+            self._retry(self._runtime.start)
+            if self._run_file is not None:
+                with atomic_write(self._run_file) as temporary_path:
+                    temporary_path.write_text(json.dumps(run))
 
-    def _forget_old(self) -> None:
-        """End the run of a controller that was killed, so that nobody works for it any more."""
-        if self._remembers is None or not self._remembers.exists():
+    def _stop_previous_run(self) -> None:
+        """Stop the run of a killed controller at the SuperLink."""
+        if self._run_file is None or not self._run_file.exists():
             return
-        with suppress(Turned, ValueError):
-            self._control.stop(int(json.loads(self._remembers.read_text())))
+        with suppress(SuperLinkRefusedError, ValueError):
+            self._control.stop_run(int(json.loads(self._run_file.read_text())))
 
-    def _beat(self) -> None:
-        while not self._ended.wait(_BEATS):
+    def _send_heartbeats(self) -> None:
+        while not self._closed.wait(_HEARTBEAT_SECONDS):
             with self._lock:
                 runtime = self._runtime
-            with suppress(Away, Turned):
+            with suppress(SuperLinkUnavailableError, SuperLinkRefusedError):
                 assert runtime is not None
-                runtime.beat()
+                runtime.send_heartbeat()
 
-    def _tried(self, ask: Callable[[], T]) -> T:
-        """Ask until somebody answers, and remember how long that took."""
-        began, pause = self._clock(), _FIRST
+    def _retry(self, send: Callable[[], T]) -> T:
+        """Send a request until the SuperLink responds, and record the waiting time."""
+        started, pause = self._clock(), _MIN_RETRY
         while True:
             try:
-                made = ask()
-            except Away as away:
-                if away.status == BROKEN and self._clock() > began + _BROKEN_FOR:
-                    raise self._useless(Turned(away.status)) from None
-                self._ended.wait(pause)
-                pause = min(2 * pause, _LONGEST)
+                response = send()
+            except SuperLinkUnavailableError as outage:
+                if outage.status == INTERNAL_ERROR and self._clock() > started + _MAX_ERROR_SECONDS:
+                    raise self._refused(SuperLinkRefusedError(outage.status)) from None
+                self._closed.wait(pause)
+                pause = min(2 * pause, _MAX_RETRY)
             else:
-                self._quiet = max(self._quiet, self._clock() - began)
-                return made
+                self._longest_silence = max(self._longest_silence, self._clock() - started)
+                return response
 
 
-class _Gone(Exception):
-    """An object that will not come."""
+class _ObjectGoneError(Exception):
+    """Object that is no longer available."""

@@ -1,6 +1,6 @@
-"""Scale-out: learners and bulk work as tasks on a Ray cluster; nothing here imports Ray before it is used."""
+"""Ray engine and executor for a Ray cluster; Ray is imported on first use."""
 
-from abaton.engines.ray.cluster import RayPool, connect, disconnect, ray_pool, require_ray
+from abaton.engines.ray.cluster import RayExecutor, connect, disconnect, ray_pool, require_ray
 from abaton.engines.ray.ray_engine import RayEngine
 
-__all__ = ["RayEngine", "RayPool", "connect", "disconnect", "ray_pool", "require_ray"]
+__all__ = ["RayEngine", "RayExecutor", "connect", "disconnect", "ray_pool", "require_ray"]

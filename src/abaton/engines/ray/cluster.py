@@ -1,7 +1,4 @@
-"""The Ray cluster: one that is there already, by its address, or a small one of our own on this machine.
-
-Bulk work on a Ray cluster, as the pools of the standard library take it: functions in, futures out.
-"""
+"""Connection to a Ray cluster, by its address or started on this machine, and an executor for functions on it."""
 
 from __future__ import annotations
 
@@ -16,15 +13,15 @@ from typing import Any
 
 from abaton.errors import AbatonError, SettingsError
 
-_KNOCK = 10.0  # seconds
+_CONNECT_SECONDS = 10.0
 
 
 class ClusterError(AbatonError):
-    """The Ray cluster cannot be reached, or is gone."""
+    """The Ray cluster does not respond, or is gone."""
 
 
 def require_ray() -> None:
-    """Refuse to go on without Ray, before anything is begun.
+    """Check that Ray is installed, before a run on a cluster starts.
 
     Raises:
         SettingsError: Ray is not installed.
@@ -38,19 +35,19 @@ def require_ray() -> None:
 def connect(address: str = "") -> bool:
     """Connect to a Ray cluster, unless this process is connected already.
 
-    Ray's usage statistics and its dashboard are off in a cluster that is started here; an existing one keeps the
-    settings it was started with.
+    Ray's usage statistics and its dashboard are off in a cluster that is started here; an existing cluster keeps its
+    settings.
 
     Args:
-        address: where the cluster is; without one `RAY_ADDRESS` counts, and without that a cluster of this machine
-            is started, which ends with `disconnect`.
+        address: the address of the cluster, by default `RAY_ADDRESS`; without either a cluster is started on this
+            machine and ends with `disconnect`.
 
     Returns:
         Whether a connection was made here, which `disconnect` then ends.
 
     Raises:
         SettingsError: Ray is not installed.
-        ClusterError: nothing answers at the address.
+        ClusterError: There is no response at the address.
     """
     require_ray()
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"  # Ray reads it when it is imported
@@ -60,90 +57,92 @@ def connect(address: str = "") -> bool:
         return False
     logging.getLogger("ray").setLevel(logging.ERROR)
     address = address or os.environ.get("RAY_ADDRESS", "")
-    quiet = {"log_to_driver": False, "configure_logging": False, "logging_level": logging.ERROR}
+    no_logs = {"log_to_driver": False, "configure_logging": False, "logging_level": logging.ERROR}
     try:
         if address and address != "local":
-            _knock(address)
-            ray.init(address, **quiet)
+            _check_address(address)
+            ray.init(address, **no_logs)
         else:
-            ray.init("local", include_dashboard=False, **quiet)
+            ray.init("local", include_dashboard=False, **no_logs)
     except (OSError, RuntimeError, ValueError) as error:
         raise ClusterError(
-            "there is no Ray cluster that answers" if address else "Ray cannot be started on this machine",
+            "the Ray cluster does not respond" if address else "Ray cannot be started on this machine",
             where=address or "engine ray",
             remedy="check the address, that the cluster runs the same Ray and Python, and Ray's own token",
         ) from error
     return True
 
 
-def _knock(address: str) -> None:
-    """Notice at once that nobody is there, which takes Ray minutes.
+def _check_address(address: str) -> None:
+    """Check that a Ray cluster responds at the address; Ray alone takes minutes to detect that it does not.
 
-    >>> _knock("head")
+    >>> _check_address("head")
     Traceback (most recent call last):
     abaton.errors.SettingsError: 'head' is not the address of a Ray cluster (engine ray): ...
     """
     host, _, port = address.rpartition(":")
     if address == "auto":
-        return  # Ray finds the cluster that runs on this machine
+        return  # Ray finds the cluster on this machine
     if not host or "/" in host or not port.isdecimal():
         raise SettingsError(
             f"'{address}' is not the address of a Ray cluster",
             where="engine ray",
-            remedy="use HOST:PORT as 'ray start --head' tells it, or auto for the cluster on this machine",
+            remedy="use HOST:PORT as 'ray start --head' prints it, or auto for the cluster on this machine",
         )
-    with socket.create_connection((host.strip("[]"), int(port)), timeout=_KNOCK):
+    with socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_SECONDS):
         pass
 
 
 def disconnect() -> None:
-    """End the connection, and with it a cluster that was started here."""
+    """Disconnect from the Ray cluster, and stop a cluster that was started here."""
     import ray
 
     ray.shutdown()
 
 
 def processors() -> int:
-    """How many tasks the cluster can do at once."""
+    """Return the number of tasks that the Ray cluster runs at once."""
     import ray
 
     return max(1, int(ray.cluster_resources().get("CPU", 1)))
 
 
-_AGAIN = 3
+_MAX_RETRIES = 3
 
 
-class RayPool:
-    """Runs functions on a cluster; one whose worker dies is run again, so it must be one that may be.
+class RayExecutor:
+    """Executor of functions on a cluster; a function whose worker exits is run again, so it must be idempotent.
 
     Attributes:
-        size: how many of them run at once.
+        size: the number of functions that run at once.
     """
 
     def __init__(self) -> None:
         self.size = processors()
         self._open: set[Any] = set()
 
-    def submit(self, work: Callable[..., Any], *arguments: Any) -> Future[Any]:
-        """Run a function with some arguments on some machine."""
+    def submit(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
+        """Run a function on a machine of the Ray cluster."""
         import ray
 
-        ref = ray.remote(max_retries=_AGAIN)(work).remote(*arguments)
+        ref = ray.remote(max_retries=_MAX_RETRIES)(function).remote(*arguments)
         self._open.add(ref)
-        made: Future[Any] = Future()
+        result: Future[Any] = Future()
 
-        def done(answer: Future[Any]) -> None:
+        def done(ray_future: Future[Any]) -> None:
             self._open.discard(ref)
-            if (error := answer.exception()) is None:
-                made.set_result(answer.result())
+            if (error := ray_future.exception()) is None:
+                result.set_result(ray_future.result())
             else:
-                made.set_exception(_plain(lost=not isinstance(error, ray.exceptions.RayTaskError)))
+                result.set_exception(
+                    _cluster_error(was_lost=not isinstance(error, ray.exceptions.RayTaskError))
+                )
 
         ref.future().add_done_callback(done)
-        return made
+        return result
 
     def close(self) -> None:
-        """End what is still under way."""
+        """Cancel the functions that run on the Ray cluster."""
         import ray
 
         for ref in list(self._open):
@@ -151,22 +150,22 @@ class RayPool:
 
 
 @contextmanager
-def ray_pool(address: str = "") -> Iterator[RayPool]:
-    """A pool on the cluster at an address (see `connect`), for as long as it is needed."""
-    ours = connect(address)
-    pool = RayPool()
+def ray_pool(address: str = "") -> Iterator[RayExecutor]:
+    """Return an executor on the Ray cluster at an address (see `connect`) as a context manager."""
+    is_new = connect(address)
+    pool = RayExecutor()
     try:
         yield pool
     finally:
         pool.close()
-        if ours:
+        if is_new:
             disconnect()
 
 
-def _plain(*, lost: bool) -> ClusterError:
-    """What became of a task that gave nothing; never the text of its exception, which may hold content."""
+def _cluster_error(*, was_lost: bool) -> ClusterError:
+    """Return the error of a function that failed on the Ray cluster; its text may contain data and is omitted."""
     return ClusterError(
-        "the cluster keeps losing the workers of a task" if lost else "a worker failed over a task",
+        "workers of a task exited repeatedly" if was_lost else "a task failed on a worker",
         where="Ray",
-        remedy="check that its machines see the same folders and have the same Abaton; then go on with --resume",
+        remedy="check that its machines see the same folders and have the same version of Abaton; then use --resume",
     )

@@ -1,11 +1,10 @@
-"""The Ray engine: learners and evaluators as tasks on a cluster, in real time, for runs that outgrow one machine.
+"""Ray engine: learners and evaluators as tasks on a cluster, in real time, for runs that exceed one machine.
 
-The learners themselves stay here: they ask who may be used before each task, hold what they keep from task to task,
-and write it down with the answer before anybody hears of it. What a task needs goes to the cluster as plain data: rows
-and models as arrays, once each, to Ray's object store; the rest as JSON. A task over which a worker dies, raises, hangs
-or answers rubbish is a failed task, told in one of a few fixed words. A learner whose workers keep dying has left.
-
-What lies in Ray's object store: model and codec, rows and versions once each, however many tasks use them.
+The learners stay in this process: admission checks before each task, their state, and its storage with the reply happen
+here. Tasks get examples and models as arrays through Ray's object store, once each, and the rest as JSON. Models and
+codecs are serialised by Ray itself, since a cluster belongs to one party and code submitted to it runs anyway. A task
+whose worker exits, raises, hangs or sends an invalid reply fails with a code. A learner whose workers exit repeatedly
+has left.
 """
 
 from __future__ import annotations
@@ -23,102 +22,114 @@ import numpy as np
 
 from abaton import __version__
 from abaton.controller import Event
-from abaton.engines.base import DIED, FAILED, LATE, OTHER_SOFTWARE, EvaluateTask, Task, TrainTask, Way
+from abaton.engines.base import (
+    LEARNER_FAILED,
+    PROCESS_EXITED,
+    TIMEOUT,
+    VERSION_MISMATCH,
+    DeltaPath,
+    EvaluateTask,
+    Task,
+    TrainTask,
+)
 from abaton.engines.ray import ray_worker
 from abaton.engines.ray.cluster import ClusterError, connect, disconnect, processors
-from abaton.engines.ray.ray_worker import Arrays, Sent, pack
-from abaton.engines.reply_validation import Check, Reader, header
-from abaton.engines.site_state import SiteState, begin_anew
-from abaton.engines.task_handler import Worker, told
-from abaton.engines.task_queue import Ledger, duty_of
+from abaton.engines.ray.ray_worker import Arrays, RayModelRef, pack_examples
+from abaton.engines.reply_validation import PayloadCheck, ReplyValidator, parse_header
+from abaton.engines.site_state import LearnerDiskState, clear_state
+from abaton.engines.task_handler import TaskHandler, failure_code
+from abaton.engines.task_queue import TaskQueue, role_of_task
 from abaton.errors import SettingsError
-from abaton.kernels import Vector
-from abaton.learners import Learner, Reply
+from abaton.layout import Vector
+from abaton.learners import Learner, SiteReply
 
-_MODELS = 32
+_MAX_MODELS = 32
 
 
-class Shelf:
-    """References to what was put into the object store; what is let go of here is removed there.
+class RayObjectCache:
+    """References to objects in Ray's object store; objects without a reference are removed from it.
 
     Args:
-        put: lays something into the store and returns a reference to it.
+        put: adds an object to the store and returns a reference to it.
     """
 
     def __init__(self, put: Callable[[Any], Any]) -> None:
         self._put = put
-        self._means: dict[tuple[type[Learner], int, int], tuple[Learner, Any]] = {}
-        self._rows: dict[str, tuple[Arrays, Any]] = {}
+        self._setups: dict[tuple[type[Learner], int, int], tuple[Learner, Any]] = {}
+        self._examples: dict[str, tuple[Arrays, Any]] = {}
         self._models: OrderedDict[int, tuple[Vector, Any]] = OrderedDict()
-        self._steps: dict[int, Any] = {}
+        self._deltas: dict[int, Any] = {}
         self._run = secrets.token_hex(8)
 
-    def means(self, learner: Learner) -> Any:
-        """What a learner trains and how its updates travel; learners that are alike share it.
+    def training_setup(self, learner: Learner) -> Any:
+        """Return a Ray reference to learner class, model and codecs; equal learners share it.
 
         Raises:
-            SettingsError: Ray cannot move them.
+            SettingsError: Ray cannot serialise them.
         """
-        name = type(learner), id(learner.model), id(learner.codec)  # the learner is held beside them
-        if name not in self._means:
+        key = type(learner), id(learner.model), id(learner.codec)  # the stored learner keeps these ids valid
+        if key not in self._setups:
             try:
-                made = learner.elsewhere(), learner.model, learner.codec, learner.downlink
-                self._means[name] = learner, self._put(made)
+                setup = learner.remote_class(), learner.model, learner.codec, learner.downlink
+                self._setups[key] = learner, self._put(setup)
             except (TypeError, AttributeError, ValueError) as error:
                 raise SettingsError(
-                    f"the model {type(learner.model).__name__} or its codec cannot be sent to a cluster",
+                    f"the model {type(learner.model).__name__} or its codec cannot be serialised",
                     where="engine ray",
-                    remedy="let them hold no open files, locks or threads, or use the engine 'local'",
+                    remedy="remove open files, locks and threads from them, or use the engine 'local'",
                 ) from error
-        return self._means[name][1]
+        return self._setups[key][1]
 
-    def rows(self, learner: Learner) -> Any:
-        """A learner's rows as they are now: after somebody has left, those with that person are removed."""
-        packed = pack(learner)
-        held = self._rows.get(learner.name)
-        if held is None or not _same(held[0], packed):
-            held = self._rows[learner.name] = packed, self._put(packed)
-        return held[1]
+    def examples(self, learner: Learner) -> Any:
+        """Return a Ray reference to a learner's current examples; after a withdrawal the old ones are removed."""
+        packed = pack_examples(learner)
+        stored = self._examples.get(learner.name)
+        if stored is None or not _is_same(stored[0], packed):
+            stored = self._examples[learner.name] = packed, self._put(packed)
+        return stored[1]
 
     def model(self, vector: Vector) -> Any:
-        """A model; the vectors of tasks are never changed, so the same vector is the same model."""
-        name = id(vector)  # the vector is held beside it, so no other can have its name
-        if name not in self._models:
-            self._models[name] = vector, self._put(vector)
-            if len(self._models) > _MODELS:
+        """Return a Ray reference to a model; the vectors of tasks are immutable, so a vector identifies a model."""
+        key = id(vector)  # the stored vector keeps this id valid
+        if key not in self._models:
+            self._models[key] = vector, self._put(vector)
+            if len(self._models) > _MAX_MODELS:
                 self._models.popitem(last=False)
-        self._models.move_to_end(name)
-        return self._models[name][1]
+        self._models.move_to_end(key)
+        return self._models[key][1]
 
-    def sent(self, way: Way) -> Sent:
-        """A model as the parts it can be made of, each in the store once: a worker reads only those that it lacks."""
-        wanted = [step for step in way.lately if step.version <= way.version]
-        for step in wanted:
-            if step.version not in self._steps:
-                self._steps[step.version] = self._put(step.data)
-        steps = {step.version: self._steps[step.version] for step in wanted}
-        for version in [v for v in self._steps if v < min(steps, default=v)]:
-            del self._steps[version]
-        return Sent(self._run, way.version, [self.model(way.start)], steps, way.author, way.payload)
+    def model_ref(self, delta_path: DeltaPath) -> RayModelRef:
+        """Return a model as Ray references to a version and deltas; a worker reads only those that it lacks."""
+        recent = [delta for delta in delta_path.recent_versions if delta.version <= delta_path.version]
+        for delta in recent:
+            if delta.version not in self._deltas:
+                self._deltas[delta.version] = self._put(delta.data)
+        deltas = {delta.version: self._deltas[delta.version] for delta in recent}
+        for version in [v for v in self._deltas if v < min(deltas, default=v)]:
+            del self._deltas[version]
+        start = [self.model(delta_path.start)]
+        return RayModelRef(
+            self._run, delta_path.version, start, deltas, delta_path.trained_by, delta_path.payload
+        )
 
     def clear(self) -> None:
-        """Let go of everything."""
-        self._means.clear()
-        self._rows.clear()
+        """Drop all references of the Ray engine to objects on the cluster."""
+        self._setups.clear()
+        self._examples.clear()
         self._models.clear()
-        self._steps.clear()
+        self._deltas.clear()
 
 
-def _same(one: Arrays, other: Arrays) -> bool:
-    return one.keys() == other.keys() and all(one[name] is other[name] for name in one)
+def _is_same(first: Arrays, second: Arrays) -> bool:
+    return first.keys() == second.keys() and all(first[name] is second[name] for name in first)
 
 
-_LOOK = 5.0  # seconds between looks at how large the cluster is
+_POLL_SECONDS = 5.0  # between queries of the cluster's size
 
 
 @dataclass(frozen=True, slots=True)
-class _Sent:
-    """A task under way, and the fingerprint of what its learner trains on."""
+class _RunningTask:
+    """Running task, and the digest of its learner's cohort."""
 
     task: Task
     cohort: str
@@ -128,89 +139,89 @@ class RayEngine:
     """Learners as tasks on a Ray cluster, in wall-clock time.
 
     Args:
-        learners: who takes part; they begin with what `states` holds, and with nothing else.
-        keep: stores a payload and returns its digest.
-        check: decodes a learner's payload for a version; raises an `AbatonError` if it is not sound.
-        address: where the cluster is (see `connect`).
-        patience: seconds after which a task without an answer is given up and its worker ended.
-        groups: which group each learner belongs to.
-        states: the run's folder for what learners keep and answered last; needed if they keep anything.
+        learners: the participants; they start with the state in `state_dir`.
+        store_payload: stores a payload and returns its digest.
+        check_payload: decodes a learner's payload for a version; raises an `AbatonError` if it is invalid.
+        address: the address of the cluster (see `connect`).
+        answer_timeout: seconds after which a task without a reply fails and its worker is ended.
+        groups: the group of each learner.
+        state_dir: the run's folder for the learners' state and last replies; required for learners with state.
     """
 
-    real: ClassVar[bool] = True
+    is_real_time: ClassVar[bool] = True
 
     def __init__(
         self,
         learners: Mapping[str, Learner],
         *,
-        keep: Callable[[bytes], str],
-        check: Check,
+        store_payload: Callable[[bytes], str],
+        check_payload: PayloadCheck,
         address: str = "",
-        patience: float = 600.0,
+        answer_timeout: float = 600.0,
         groups: Mapping[str, str] | None = None,
-        states: Path | None = None,
+        state_dir: Path | None = None,
     ) -> None:
-        begin_anew(learners, states, "Ray engine")
-        self._ours = connect(address)
+        clear_state(learners, state_dir, "Ray engine")
+        self._is_own_connection = connect(address)
         import ray
 
-        self._ray, self._answer = ray, ray.remote(max_retries=0)(ray_worker.answer)
-        self._reader = Reader(keep, check)
-        self._workers = {
-            name: Worker(learner, None if states is None else SiteState(states, name))
+        self._ray, self._run_task = ray, ray.remote(max_retries=0)(ray_worker.run_task)
+        self._validator = ReplyValidator(store_payload, check_payload)
+        self._handlers = {
+            name: TaskHandler(learner, None if state_dir is None else LearnerDiskState(state_dir, name))
             for name, learner in learners.items()
         }
-        self._ledger = Ledger(learners, groups, patience)
-        self._sent: dict[Any, _Sent] = {}
-        self._shelf = Shelf(ray.put)
-        self._board: Any = None
-        self._committed, self._size, self._asked = 0, processors(), 0.0
+        self._task_queue = TaskQueue(learners, groups, answer_timeout)
+        self._sent: dict[Any, _RunningTask] = {}
+        self._objects = RayObjectCache(ray.put)
+        self._progress: Any = None
+        self._committed_steps, self._size, self._size_checked_at = 0, processors(), 0.0
 
     def now(self) -> float:
-        """Seconds since the engine was started."""
-        return self._ledger.now()
+        """Return the seconds since the Ray engine was started."""
+        return self._task_queue.now()
 
     def submit(self, tasks: Sequence[Task]) -> None:
-        """Take tasks on; each is sent when its learner and a processor of the cluster are free."""
-        self._ledger.take_on(tasks)
+        """Accept tasks for the Ray engine; each is sent when its learner and a processor of the cluster are free."""
+        self._task_queue.add(tasks)
 
     def events(self) -> Sequence[Event]:
-        """What happened next; waits for it."""
-        ledger = self._ledger
-        self._hand_out()
-        while ledger.quiet and (self._sent or ledger.timers):
-            self._hear()
-            self._give_up_on_the_hung()
-            ledger.ring()
-            self._hand_out()
-        return ledger.tell()
+        """Wait for the next events of the Ray engine and return them."""
+        task_queue = self._task_queue
+        self._send_ready()
+        while task_queue.is_quiet and (self._sent or task_queue.timers):
+            self._receive()
+            self._cancel_overdue()
+            task_queue.fire_timers()
+            self._send_ready()
+        return task_queue.take_events()
 
-    def set_timer(self, name: str, at: float) -> None:
-        """Ask for a tick at a time."""
-        self._ledger.timers.set(name, at)
+    def set_timer(self, name: str, timestamp: float) -> None:
+        """Request a `TimerFired` event at a time of the Ray engine."""
+        self._task_queue.timers.set(name, timestamp)
 
-    def cancel(self, key: str) -> None:
-        """Forget a task that has not been sent; one under way is let end, and its answer is not waited for."""
-        self._ledger.cancel(key)
+    def cancel(self, task_id: str) -> None:
+        """Drop a task that has not been sent to a Ray worker; the reply to a running one is ignored."""
+        self._task_queue.cancel(task_id)
 
-    def tell(self, committed: int) -> None:
-        """Let learners know at once, also while they train."""
-        self._committed = committed
-        if self._board is not None:
-            self._board.tell.remote(committed)
+    def broadcast_progress(self, committed_steps: int) -> None:
+        """Share the number of committed steps with the Ray engine's learners, also while they train."""
+        self._committed_steps = committed_steps
+        if self._progress is not None:
+            self._progress.write.remote(committed_steps)
 
     def close(self) -> None:
-        """End all tasks, and the cluster if it was started here."""
+        """Cancel all tasks of the Ray engine, and stop the cluster if it was started here."""
         for ref in self._sent:
             self._ray.cancel(ref, force=True)
         self._sent = {}
-        self._shelf.clear()
-        if self._board is not None:
-            self._ray.kill(self._board)
-            self._board = None
-        if self._ours:
+        self._objects.clear()
+        if self._progress is not None:
+            self._ray.kill(self._progress)
+            self._progress = None
+        if self._is_own_connection:
             disconnect()
-            self._ours = False
+            self._is_own_connection = False
 
     def __enter__(self) -> Self:
         return self
@@ -218,129 +229,139 @@ class RayEngine:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # ---- out ----------------------------------------------------------------------------------------------------
+    # ---- requests -----------------------------------------------------------------------------------------------
 
-    def _hand_out(self) -> None:
-        """Send as many tasks as the cluster has processors: what waits can still be cancelled, or be refused."""
-        for task in self._ledger.ready(max(0, self._most() - len(self._sent))):
+    def _send_ready(self) -> None:
+        """Send as many tasks as the Ray cluster has processors; waiting ones can still be cancelled or refused."""
+        for task in self._task_queue.ready(max(0, self._capacity() - len(self._sent))):
             self._send(task)
 
-    def _most(self) -> int:
-        """How many tasks the cluster can do at once; machines come and go."""
-        if self.now() > self._asked + _LOOK:
-            self._size, self._asked = processors(), self.now()
+    def _capacity(self) -> int:
+        """Return the number of tasks that the Ray engine may send at once: the cluster's size, which may change."""
+        if self.now() > self._size_checked_at + _POLL_SECONDS:
+            self._size, self._size_checked_at = processors(), self.now()
         return self._size
 
     def _send(self, task: Task) -> None:
-        worker, ledger = self._workers[task.learner], self._ledger
+        handler, task_queue = self._handlers[task.learner], self._task_queue
         try:
-            known = worker.begin(task)
+            stored_reply = handler.begin(task)
         except Exception as error:
-            ledger.fail(task, told(error))
+            task_queue.fail(task, failure_code(error))
             return
-        if known is not None:
-            ledger.end(task, self._reader.event(self.now(), task, known))
+        if stored_reply is not None:
+            task_queue.end(task, self._validator.event(self.now(), task, stored_reply))
             return
-        learner = worker.learner
-        asked, board = self._wrap(task)
-        means, rows = self._shelf.means(learner), self._shelf.rows(learner)
-        model = self._shelf.model(task.model) if task.way is None else self._shelf.sent(task.way)
-        ref = self._answer.remote(asked, [means], rows, model, learner.kept, board)
-        ledger.begin(task)
-        self._sent[ref] = _Sent(task, learner.cohort)
+        learner = handler.learner
+        request, progress = self._build_request(task)
+        setup, examples = self._objects.training_setup(learner), self._objects.examples(learner)
+        model = (
+            self._objects.model(task.model)
+            if task.delta_path is None
+            else self._objects.model_ref(task.delta_path)
+        )
+        ref = self._run_task.remote(request, [setup], examples, model, learner.local_state, progress)
+        task_queue.begin(task)
+        self._sent[ref] = _RunningTask(task, learner.cohort)
 
-    def _wrap(self, task: Task) -> tuple[bytes, Any]:
-        learner = self._workers[task.learner].learner
-        asked: dict[str, Any] = {
-            "key": task.key,
-            "learner": ray_worker.values_of(learner),
-            "committed": self._committed,
+    def _build_request(self, task: Task) -> tuple[bytes, Any]:
+        learner = self._handlers[task.learner].learner
+        request: dict[str, Any] = {
+            "task_id": task.task_id,
+            "learner": ray_worker.learner_values(learner),
+            "committed_steps": self._committed_steps,
         }
         if isinstance(task, EvaluateTask):
-            return json.dumps(asked).encode(), None
-        asked |= {"version": task.version, "settings": asdict(task.settings)}
-        return json.dumps(asked).encode(), None if task.settings.adaptive is None else self._opened_board()
+            return json.dumps(request).encode(), None
+        request |= {"version": task.version, "settings": asdict(task.settings)}
+        return json.dumps(
+            request
+        ).encode(), None if task.settings.update_thresholds is None else self._progress_actor()
 
-    def _opened_board(self) -> Any:
-        if self._board is None:
-            self._board = self._ray.remote(num_cpus=0)(ray_worker.Board).remote()
-            self._board.tell.remote(self._committed)
-        return self._board
+    def _progress_actor(self) -> Any:
+        if self._progress is None:
+            self._progress = self._ray.remote(num_cpus=0)(ray_worker.CommittedStepsActor).remote()
+            self._progress.write.remote(self._committed_steps)
+        return self._progress
 
-    # ---- in -----------------------------------------------------------------------------------------------------
+    # ---- replies ------------------------------------------------------------------------------------------------
 
-    def _hear(self) -> None:
-        pause = self._ledger.pause(_LOOK)
+    def _receive(self) -> None:
+        pause = self._task_queue.pause(_POLL_SECONDS)
         if not self._sent:
             time.sleep(pause)
             return
         try:
             ready, _ = self._ray.wait(list(self._sent), num_returns=1, timeout=pause)
         except (OSError, RuntimeError, self._ray.exceptions.RayError) as error:
-            raise _gone() from error
+            raise _cluster_gone() from error
         for ref in ready:
             sent = self._sent.pop(ref)
             try:
-                answer = self._ray.get(ref)
+                reply = self._ray.get(ref)
             except self._ray.exceptions.RayTaskError:
-                self._ledger.fail(sent.task, FAILED)  # never the text: it may speak of the site's data
+                self._task_queue.fail(sent.task, LEARNER_FAILED)  # the text may contain data of the site
             except self._ray.exceptions.RayError:
-                self._ledger.lost(duty_of(sent.task), DIED)
+                self._task_queue.record_loss(role_of_task(sent.task), PROCESS_EXITED)
             else:
-                self._take_in(sent, answer)
+                self._process_reply(sent, reply)
 
-    def _take_in(self, sent: _Sent, answer: object) -> None:
-        """Make of an answer what has happened; what a learner keeps changes only with an answer that leaves."""
-        task, reader = sent.task, self._reader
-        made, left, down, problem = _unpacked(sent, answer)
-        problem = problem or reader.problem(task, made)
+    def _process_reply(self, sent: _RunningTask, worker_reply: object) -> None:
+        """Process a Ray worker's reply; a learner's state changes only with a reply that its site releases."""
+        task, validator = sent.task, self._validator
+        reply, state, downlink_bytes, problem = _unpack_reply(sent, worker_reply)
+        problem = problem or validator.problem(task, reply)
         if problem:
-            self._ledger.fail(task, problem)
+            self._task_queue.fail(task, problem)
             return
-        worker = self._workers[task.learner]
-        learner, before = worker.learner, worker.learner.kept
+        handler = self._handlers[task.learner]
+        learner, before = handler.learner, handler.learner.local_state
         if isinstance(task, TrainTask):
-            learner.restore(left)
+            learner.restore(state)
         try:
-            reply = worker.finish(task, made, before)
+            released = handler.finish(task, reply, before)
         except Exception as error:
-            self._ledger.fail(task, told(error))
+            self._task_queue.fail(task, failure_code(error))
             return
-        # What the site's policy has changed is looked at again; what has not changed is not decoded twice.
-        problem = "" if reply is made else reader.problem(task, reply)
-        self._ledger.end(task, reader.made(self.now(), task, reply, problem, down))
+        # A reply that the site's policy has changed is checked again; an unchanged one is not decoded twice.
+        problem = "" if released is reply else validator.problem(task, released)
+        self._task_queue.end(task, validator.build_event(self.now(), task, released, problem, downlink_bytes))
 
-    def _give_up_on_the_hung(self) -> None:
-        late = set(self._ledger.late())
-        for ref, sent in [(ref, sent) for ref, sent in self._sent.items() if duty_of(sent.task) in late]:
+    def _cancel_overdue(self) -> None:
+        overdue = set(self._task_queue.overdue_roles())
+        for ref, sent in [
+            (ref, sent) for ref, sent in self._sent.items() if role_of_task(sent.task) in overdue
+        ]:
             del self._sent[ref]
             self._ray.cancel(ref, force=True)
-            self._ledger.lost(duty_of(sent.task), LATE)
+            self._task_queue.record_loss(role_of_task(sent.task), TIMEOUT)
 
 
-def _unpacked(sent: _Sent, answer: object) -> tuple[Reply, ray_worker.Arrays, int, str]:
-    """A worker's answer, what its learner keeps from now on, the bytes of the model that it read, and what is wrong."""
+def _unpack_reply(sent: _RunningTask, worker_reply: object) -> tuple[SiteReply, ray_worker.Arrays, int, str]:
+    """Return a Ray worker's reply, the learner's new state, the bytes of the model it read, and a failure code."""
     task = sent.task
-    match answer:
-        case (bytes() as data, bytes() as payload, dict() as kept) if all(map(_is_kept, kept.items())):
-            about = header(data)
-            software, down = about.pop("software", None), about.pop("down", None)
-            if about.get("key") == task.key and software != __version__:
-                return Reply({}), {}, 0, OTHER_SOFTWARE
-            if "cohort" in about:
-                about["cohort"] = sent.cohort  # known where the learner lives, and nowhere else
-            if isinstance(down, int):
-                left = {name: np.array(values) for name, values in kept.items()}
-                return Reply(about, payload), left, down, ""
-    return Reply({}), {}, 0, ""  # which no answer is, as the reader says
+    match worker_reply:
+        case (bytes() as data, bytes() as payload, dict() as state) if all(
+            map(_is_state_entry, state.items())
+        ):
+            header = parse_header(data)
+            software, downlink_bytes = header.pop("software", None), header.pop("downlink_bytes", None)
+            if header.get("task_id") == task.task_id and software != __version__:
+                return SiteReply({}), {}, 0, VERSION_MISMATCH
+            if "cohort" in header:
+                header["cohort"] = sent.cohort  # workers do not have it
+            if isinstance(downlink_bytes, int):
+                copied = {name: np.array(values) for name, values in state.items()}
+                return SiteReply(header, payload), copied, downlink_bytes, ""
+    return SiteReply({}), {}, 0, ""  # an invalid reply, which the validator detects
 
 
-def _is_kept(item: tuple[object, object]) -> bool:
+def _is_state_entry(item: tuple[object, object]) -> bool:
     name, values = item
     return isinstance(name, str) and name.startswith(("codec/", "model/")) and isinstance(values, np.ndarray)
 
 
-def _gone() -> ClusterError:
+def _cluster_gone() -> ClusterError:
     return ClusterError(
-        "the Ray cluster is gone", where="engine ray", remedy="bring it back, and go on with 'abaton resume'"
+        "the Ray cluster is gone", where="engine ray", remedy="restart it, and continue with 'abaton resume'"
     )

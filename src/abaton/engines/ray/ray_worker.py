@@ -1,9 +1,8 @@
-"""A worker's side: one task, done by a learner that is made anew from the run's model, plain values and what it keeps.
+"""Ray worker: runs one task with a learner rebuilt from the run's model, JSON values and its state.
 
-Nothing stays in a worker that another would miss: any worker of any machine can take any task. Model and codec come by
-Ray's own way of moving objects, as its functions do, once to each worker. The text of an exception never leaves it,
-since it may speak of a site's data: what went wrong is told by one of a few fixed words. The site's own say, and what
-its learner keeps, are where the learner lives (`engine`).
+A worker has no state of its own, so any worker of any machine can run any task. Model and codec are serialised by
+Ray, as its functions are, once per worker. Texts of exceptions are not forwarded, since they may contain data of a
+site. The site's policy and the learner's state stay with the engine.
 """
 
 from __future__ import annotations
@@ -20,178 +19,194 @@ import numpy as np
 from numpy.typing import NDArray
 
 from abaton import __version__
-from abaton.codecs import Difference, Pipeline, lacking
-from abaton.engines.base import EvaluateTask, Task, TrainTask, word_for
-from abaton.engines.model_transfer import Held, authored, moved
-from abaton.engines.reply_validation import packed
-from abaton.engines.task_handler import done
-from abaton.kernels import Vector
-from abaton.learners import Examples, Learner, Model, Reply, Watch
-from abaton.training import settings_from
+from abaton.codecs import CodecPipeline, ModelDelta, missing_deltas
+from abaton.engines.base import EvaluateTask, Task, TrainTask, code_for
+from abaton.engines.model_transfer import VersionCache, apply_transfer, apply_update
+from abaton.engines.reply_validation import encode_reply
+from abaton.engines.task_handler import handle_task
+from abaton.layout import Vector
+from abaton.learners import Learner, SiteReply, TrainingMonitor
+from abaton.models import Examples, Model
+from abaton.training import train_settings_from_row
 
 Arrays = dict[str, NDArray[Any]]
-Answer = tuple[bytes, bytes, Arrays]
-"""What a worker answers: a header (JSON), the encoded update, and what the learner keeps from now on."""
+WorkerReply = tuple[bytes, bytes, Arrays]
+"""Reply of a worker: a header (JSON), the encoded update, and the learner's new state."""
 
-Means = tuple[type[Learner], Model, Pipeline, Pipeline | None]
-"""What learners are there, what they train, and how their updates and the community model travel."""
+TrainingSetup = tuple[type[Learner], Model, CodecPipeline, CodecPipeline | None]
+"""Learner class, model, codec of updates, and codec of the downlink."""
 
-_known: OrderedDict[str, Means] = OrderedDict()
-_held: dict[str, Held[Vector]] = {}  # by run: the versions of the newest one that this worker has seen
-_MOST = 4  # models that a worker remembers, since some are slow to make
+_setups: OrderedDict[str, TrainingSetup] = OrderedDict()
+_versions: dict[str, VersionCache[Vector]] = {}  # of the latest run on this worker
+_MAX_SETUPS = 4  # cached, since some models are slow to build
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Sent:
-    """A model as what it can be made of, in a run whose way down is compressed; large parts are references.
+class RayModelRef:
+    """Model of a run with a compressed downlink; large parts are references.
 
     Attributes:
-        run: names the run, so that no worker takes a version of another one for it.
-        version: the version of the community model that it is, or was made from.
+        run: the run's id, so that a worker does not use a version of another run.
+        version: the version of the community model that the model is, or was trained from.
         start: a reference to that version.
-        steps: references to the differences that lead to it, by the version that each leads to.
-        author, payload: whose update makes the model of the version, if it is a learner's, and the update.
+        deltas: references to the deltas that lead to it, by version.
+        trained_by, payload: the learner whose model it is, if any, and its update.
     """
 
     run: str
     version: int
     start: Sequence[Any]
-    steps: Mapping[int, Any]
-    author: str
+    deltas: Mapping[int, Any]
+    trained_by: str
     payload: bytes
 
 
-def pack(learner: Learner) -> Arrays:
-    """A learner's rows as they are laid into the object store: numbers only, nobody's name."""
-    named = {"train": learner.examples, "validation": learner.validation}
+def pack_examples(learner: Learner) -> Arrays:
+    """Return a learner's examples as arrays for the object store of Ray workers, without identifiers."""
+    splits = {"train": learner.examples, "validation": learner.validation}
     return {
-        f"{part}/{axis}": values
-        for part, rows in named.items()
-        if rows is not None
-        for axis, values in (("x", rows.x), ("y", rows.y))
+        f"{split}/{axis}": values
+        for split, examples in splits.items()
+        if examples is not None
+        for axis, values in (("x", examples.x), ("y", examples.y))
     }
 
 
-class Board:
-    """How many steps have been committed, for learners that look at it while they train; an actor on the cluster."""
+class CommittedStepsActor:
+    """Actor on the cluster with the number of committed steps, read by learners while they train."""
 
     def __init__(self) -> None:
-        self._committed = 0
+        self._committed_steps = 0
 
-    def tell(self, committed: int) -> None:
-        """Write a newer number."""
-        self._committed = max(self._committed, committed)
+    def write(self, committed_steps: int) -> None:
+        """Store the number of committed steps in the actor that Ray workers read."""
+        self._committed_steps = max(self._committed_steps, committed_steps)
 
     def read(self) -> int:
-        """The newest number."""
-        return self._committed
+        """Return the number of committed steps to a Ray worker."""
+        return self._committed_steps
 
 
-def values_of(learner: Learner) -> dict[str, Any]:
-    """What a learner is besides its rows, its model and its codec, as plain values."""
+def learner_values(learner: Learner) -> dict[str, Any]:
+    """Return the JSON values from which a Ray worker rebuilds a learner, without examples, model and codec."""
     return {
         "name": learner.name,
         "seed": learner.seed,
         "secret": learner.secret.hex(),
-        "batch": learner.batch,
-        "own_order": learner.own_order,
+        "max_batch_size": learner.max_batch_size,
+        "has_secret_order": learner.has_secret_order,
     }
 
 
-def answer(
-    asked: bytes, means: Sequence[Any], rows: Arrays, model: Vector | Sent, kept: Arrays, board: Any = None
-) -> Answer:
-    """Do one task.
+def run_task(
+    request: bytes,
+    setup: Sequence[Any],
+    examples: Arrays,
+    model: Vector | RayModelRef,
+    state: Arrays,
+    progress: Any = None,
+) -> WorkerReply:
+    """Run one task in a Ray worker with a learner rebuilt from references.
 
     Args:
-        asked: the task as JSON: its key, the learner's plain values, for a training its version and settings.
-        means: a reference to model and codec, which is followed once by each worker.
-        rows: the learner's examples.
-        model: what is trained from, or scored; as it is, or as what it is made of.
-        kept: what the learner keeps from task to task.
-        board: where the number of committed steps is read while training, if it is needed.
+        request: the task as JSON: its id, the learner's values, and for training its version and settings.
+        setup: a reference to model and codec, resolved once per worker.
+        examples: the learner's examples.
+        model: the model to train from or to evaluate, as a vector or as deltas.
+        state: the learner's state.
+        progress: the actor with the number of committed steps, if the training reads it.
     """
-    told, read = json.loads(asked), 0
+    header, bytes_read = json.loads(request), 0
     try:
-        learner = _learner(told["learner"], means[0], rows)
-        vector, read = received(learner, model)
-        task = _task(told, vector)
-        learner.restore({name: np.array(values) for name, values in kept.items()})
-        watch = Watch(time.monotonic, lambda: _committed(told["committed"], board))
-        made = done(learner, task, watch)
-        left = dict(learner.kept) if isinstance(task, TrainTask) else {}
+        learner = _learner(header["learner"], setup[0], examples)
+        vector, bytes_read = load_model(learner, model)
+        task = _task(header, vector)
+        learner.restore({name: np.array(values) for name, values in state.items()})
+        monitor = TrainingMonitor(
+            time.monotonic, lambda: _committed_steps(header["committed_steps"], progress)
+        )
+        reply = handle_task(learner, task, monitor)
+        new_state = dict(learner.local_state) if isinstance(task, TrainTask) else {}
     except Exception as error:
-        made, left = Reply({"key": told["key"], "reason": word_for(error)}), {}
-    return packed(Reply({**made.about, "software": __version__, "down": read})), made.payload, left
+        reply, new_state = SiteReply({"task_id": header["task_id"], "reason": code_for(error)}), {}
+    reply_header = {**reply.header, "software": __version__, "downlink_bytes": bytes_read}
+    return encode_reply(SiteReply(reply_header)), reply.payload, new_state
 
 
-def received(learner: Learner, model: Vector | Sent) -> tuple[Vector, int]:
-    """A model, and how many bytes of it were read: of a version that this worker holds, only what has changed."""
+def load_model(learner: Learner, model: Vector | RayModelRef) -> tuple[Vector, int]:
+    """Load a model in a Ray worker; of a version that it has, only deltas are read; return the bytes read too."""
     import ray
 
-    if not isinstance(model, Sent):
+    if not isinstance(model, RayModelRef):
         return model, model.nbytes
-    if model.run not in _held:
-        _held.clear()
-        _held[model.run] = Held()
-    held = _held[model.run]
-    steps = lacking((Difference(v, b"") for v in model.steps), held, model.version)
-    if steps is None:
+    if model.run not in _versions:
+        _versions.clear()
+        _versions[model.run] = VersionCache()
+    versions = _versions[model.run]
+    missing = missing_deltas((ModelDelta(version, b"") for version in model.deltas), versions, model.version)
+    if missing is None:
         start = np.array(ray.get(model.start[0]))
-        read = start.nbytes
+        bytes_read = start.nbytes
     else:
-        versions = [step.version for step in steps]
-        found = ray.get([model.steps[v] for v in versions])
-        read = sum(map(len, found))
-        lacked = [Difference(v, data) for v, data in zip(versions, found, strict=True)]
-        start = moved(learner, held[model.version - len(steps)], lacked)
-    held.put(model.version, start)
-    made = authored(learner, start, model.version, model.author, model.payload)
-    return made, read + len(model.payload)
+        numbers = [delta.version for delta in missing]
+        encoded = ray.get([model.deltas[version] for version in numbers])
+        bytes_read = sum(map(len, encoded))
+        deltas = [ModelDelta(version, data) for version, data in zip(numbers, encoded, strict=True)]
+        start = apply_transfer(learner, versions[model.version - len(missing)], deltas)
+    versions.put(model.version, start)
+    vector = apply_update(learner, start, model.version, model.trained_by, model.payload)
+    return vector, bytes_read + len(model.payload)
 
 
-def _task(told: Mapping[str, Any], model: Vector) -> Task:
-    key, name = told["key"], told["learner"]["name"]
-    if "settings" not in told:
-        return EvaluateTask(key, name, model)
-    return TrainTask(key, name, told["version"], model, settings_from(told["settings"]))
+def _task(header: Mapping[str, Any], model: Vector) -> Task:
+    task_id, name = header["task_id"], header["learner"]["name"]
+    if "settings" not in header:
+        return EvaluateTask(task_id, name, model)
+    return TrainTask(task_id, name, header["version"], model, train_settings_from_row(header["settings"]))
 
 
-def _learner(values: Mapping[str, Any], means: Any, rows: Arrays) -> Learner:
-    kind, model, codec, downlink = _means(means)
-    train, validation = _examples(rows, "train"), _examples(rows, "validation")
+def _learner(values: Mapping[str, Any], setup_ref: Any, arrays: Arrays) -> Learner:
+    learner_class, model, codec, downlink = _training_setup(setup_ref)
+    train, validation = _examples(arrays, "train"), _examples(arrays, "validation")
     assert train is not None
     secret = bytes.fromhex(values["secret"])
-    made = kind(
-        values["name"], model, train, codec, values["seed"], validation, secret=secret, batch=values["batch"]
+    learner = learner_class(
+        values["name"],
+        model,
+        train,
+        codec,
+        values["seed"],
+        validation,
+        secret=secret,
+        max_batch_size=values["max_batch_size"],
     )
-    made.downlink, made.own_order = downlink, values["own_order"]
-    return made
+    learner.downlink, learner.has_secret_order = downlink, values["has_secret_order"]
+    return learner
 
 
-def _means(ref: Any) -> Means:
+def _training_setup(ref: Any) -> TrainingSetup:
     import ray
 
     name = ref.hex()
-    if name not in _known:
-        _known[name] = ray.get(ref)
-        if len(_known) > _MOST:
-            _known.popitem(last=False)
-    _known.move_to_end(name)
-    return _known[name]
+    if name not in _setups:
+        _setups[name] = ray.get(ref)
+        if len(_setups) > _MAX_SETUPS:
+            _setups.popitem(last=False)
+    _setups.move_to_end(name)
+    return _setups[name]
 
 
-def _examples(rows: Arrays, part: str) -> Examples | None:
-    if f"{part}/x" not in rows:
+def _examples(arrays: Arrays, split: str) -> Examples | None:
+    if f"{split}/x" not in arrays:
         return None
-    # A copy of one learner's rows: what lies in the object store cannot be written to, which PyTorch does not like.
-    return Examples(np.array(rows[f"{part}/x"]), np.array(rows[f"{part}/y"]))
+    # A copy, since arrays in the object store are read-only, and PyTorch warns about these.
+    return Examples(np.array(arrays[f"{split}/x"]), np.array(arrays[f"{split}/y"]))
 
 
-def _committed(known: int, board: Any) -> int:
+def _committed_steps(sent_steps: int, progress: Any) -> int:
     import ray
 
-    if board is not None:
+    if progress is not None:
         with contextlib.suppress(ray.exceptions.RayError):
-            return max(known, int(ray.get(board.read.remote(), timeout=5.0)))
-    return known
+            return max(sent_steps, int(ray.get(progress.read.remote(), timeout=5.0)))
+    return sent_steps

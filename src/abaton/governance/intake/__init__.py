@@ -1,10 +1,10 @@
-"""The intake of a research centre over HTTP: studies out; consents, sealed records and withdrawals in.
+"""Intake of a research centre over HTTP: published studies, consents, sealed records and withdrawals.
 
 Needs the extra ``abaton[serve]``.
 """
 
-from abaton.governance.intake.intake_service import Centre, Limits
+from abaton.governance.intake.intake_service import IntakeLimits, IntakeService
 from abaton.governance.intake.routes import make_app
-from abaton.governance.intake.server import Listen, serve, serve_app
+from abaton.governance.intake.server import ListenSettings, serve, serve_app
 
-__all__ = ["Centre", "Limits", "Listen", "make_app", "serve", "serve_app"]
+__all__ = ["IntakeLimits", "IntakeService", "ListenSettings", "make_app", "serve", "serve_app"]

@@ -1,13 +1,13 @@
-"""What stands before every request: limits, the caller's signature, and an audit entry for each refusal.
+"""Middleware of the intake: limits, authentication, and audit of refusals.
 
 Invariants:
-(1) nothing that is not signed by a known site gets past, but for a few public addresses;
-(2) nothing of a body is read before the caller is known, nor beyond its limit in bytes and in seconds;
-(3) every answer from 400 on has its audit entry before it leaves, with a code and never with content; floods are told
-together, those of strangers and those of a sender, so that nobody can fill the chain;
-(4) no answer repeats what was sent, and no failure shows where it happened.
+(1) only requests signed by a registered sender pass, except to a few public paths;
+(2) no body is read before the caller is known, nor beyond its limits in bytes and seconds;
+(3) each response with status 400 or above has its audit entry before it is sent, with a code and without content;
+repeated refusals are summarised per sender and for all unknown callers, so that no caller can fill the audit log;
+(4) no response repeats request content, which error texts must not contain, and no failure reveals its location.
 
-Refusals over HTTP have one form (RFC 9457) and one status for each code.
+Refusals have one format (RFC 9457) and one status per code.
 """
 
 from __future__ import annotations
@@ -26,32 +26,32 @@ from pydantic import BaseModel, Field
 from starlette.concurrency import run_in_threadpool
 
 from abaton.errors import AbatonError
-from abaton.governance.audit_log import Entry
-from abaton.governance.senders import Asked, content_digest
-from abaton.governance.intake.intake_service import Caller, Centre
-from abaton.governance.identifiers import Denied, RefusalCode
+from abaton.governance.audit_log import AuditEntry
+from abaton.governance.http_signatures import SignedRequest, content_digest
+from abaton.governance.intake.intake_service import IntakeCaller, IntakeService
+from abaton.governance.refusals import DeniedError, RefusalCode
 from abaton.http_server import (
     App,
-    Full,
-    Gone,
-    Memory,
+    BodyMemoryBudget,
+    BodyTooLargeError,
+    BodyTooSlowError,
+    ClientDisconnectedError,
     Message,
-    Rates,
+    RateLimiter,
     Receive,
     Scope,
     Send,
-    TooLarge,
-    TooSlow,
-    address_of,
-    again,
+    ServerBusyError,
+    client_address,
     read_body,
+    replay_body,
 )
 
 MEDIA_TYPE = "application/problem+json"
 
 
-class Trouble(StrEnum):
-    """What can be wrong with a request beyond what governance refuses."""
+class RequestProblem(StrEnum):
+    """Problem of a request outside governance."""
 
     NO_SUCH_PATH = "no-such-path"
     NO_SUCH_METHOD = "no-such-method"
@@ -77,81 +77,85 @@ STATUS = {
     RefusalCode.NOT_APPROVED: 403,
     RefusalCode.NOT_FOUND: 404,
     RefusalCode.EXPIRED: 403,
-    RefusalCode.NOT_YOURS: 403,
-    RefusalCode.OUT_OF_STEP: 409,
+    RefusalCode.WRONG_SENDER: 403,
+    RefusalCode.OFFSET_MISMATCH: 409,
     RefusalCode.QUOTA: 403,
     RefusalCode.UNSIGNED: 401,
 }
 
 _TITLES = {
-    Trouble.NO_SUCH_PATH: "there is nothing under this address",
-    Trouble.NO_SUCH_METHOD: "this cannot be done with what is under this address",
-    Trouble.TOO_MANY: "too many requests in a short time",
-    Trouble.TOO_SLOW: "the request did not arrive in time",
-    Trouble.BUSY: "the service has too much to do",
-    Trouble.FAILED: "the service failed; what was asked for may or may not have been done",
+    RequestProblem.NO_SUCH_PATH: "the path does not exist",
+    RequestProblem.NO_SUCH_METHOD: "the method is not supported for this path",
+    RequestProblem.TOO_MANY: "too many requests in a short time",
+    RequestProblem.TOO_SLOW: "the request did not arrive in time",
+    RequestProblem.BUSY: "the service is busy",
+    RequestProblem.FAILED: "the service failed; the operation may or may not be complete",
 }
 _REMEDIES = {
-    Trouble.NO_SUCH_PATH: "look at /openapi.json",
-    Trouble.NO_SUCH_METHOD: "look at /openapi.json",
-    Trouble.TOO_MANY: "wait as long as Retry-After says",
-    Trouble.TOO_SLOW: "send smaller parts, or mend the line",
-    Trouble.BUSY: "try again soon",
-    Trouble.FAILED: "try again: everything here can be repeated without harm",
+    RequestProblem.NO_SUCH_PATH: "see /openapi.json",
+    RequestProblem.NO_SUCH_METHOD: "see /openapi.json",
+    RequestProblem.TOO_MANY: "wait for the time in Retry-After",
+    RequestProblem.TOO_SLOW: "send smaller chunks, or use a faster connection",
+    RequestProblem.BUSY: "try again later",
+    RequestProblem.FAILED: "try again: all requests are idempotent",
 }
-_TROUBLE_STATUS = {
-    Trouble.NO_SUCH_PATH: 404,
-    Trouble.NO_SUCH_METHOD: 405,
-    Trouble.TOO_MANY: 429,
-    Trouble.TOO_SLOW: 408,
-    Trouble.BUSY: 503,
-    Trouble.FAILED: 500,
+_PROBLEM_STATUS = {
+    RequestProblem.NO_SUCH_PATH: 404,
+    RequestProblem.NO_SUCH_METHOD: 405,
+    RequestProblem.TOO_MANY: 429,
+    RequestProblem.TOO_SLOW: 408,
+    RequestProblem.BUSY: 503,
+    RequestProblem.FAILED: 500,
 }
 
 
-class Problem(BaseModel):
-    """Why a request was refused."""
+class ProblemDetails(BaseModel):
+    """Refusal of a request (RFC 9457)."""
 
     type: str = Field(examples=["urn:abaton:refusal:no-consent"])
-    title: str = Field(description="One line for people.")
+    title: str = Field(description="One sentence for users.")
     status: int = Field(ge=400, le=599)
-    code: str = Field(description="One word for programs.", examples=["no-consent"])
-    reason: str = Field("", description="For 'no-consent': why.", examples=["expired"])
+    code: str = Field(description="Code for programs.", examples=["no-consent"])
+    reason: str = Field("", description="Reason, for 'no-consent'.", examples=["expired"])
     remedy: str = Field(description="What to do.")
-    received: int | None = Field(None, description="For 'out-of-step': how many bytes have arrived.")
+    received_bytes: int | None = Field(None, description="Received bytes, for 'offset-mismatch'.")
 
 
 @dataclass(eq=False)
-class Refusal(Exception):
-    """An answer that is a refusal: its status, its code and what else to say."""
+class RequestRefusedError(Exception):
+    """Refusal with status, code and texts of its response."""
 
     status: int
     code: str
     title: str
     remedy: str
     reason: str = ""
-    received: int | None = None
+    received_bytes: int | None = None
     headers: dict[str, str] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, error: Denied, *, status: int | None = None, received: int | None = None) -> Refusal:
-        """The refusal that tells of something denied; its words are ours, never the sender's."""
-        chosen = STATUS[error.code] if status is None else status
-        headers = {"www-authenticate": "Signature"} if chosen == 401 else {}
-        return cls(chosen, error.code.value, error.what, error.remedy, error.reason, received, headers)
+    def from_denial(
+        cls, error: DeniedError, *, status: int | None = None, received_bytes: int | None = None
+    ) -> RequestRefusedError:
+        """Return the intake middleware's refusal for a denial; its texts never repeat request content."""
+        response_status = STATUS[error.code] if status is None else status
+        headers = {"www-authenticate": "Signature"} if response_status == 401 else {}
+        return cls(
+            response_status, error.code.value, error.what, error.remedy, error.reason, received_bytes, headers
+        )
 
     @classmethod
-    def by(cls, trouble: Trouble, wait: float = 0) -> Refusal:
-        """The refusal of a request that governance never saw."""
+    def from_problem(cls, problem: RequestProblem, wait: float = 0) -> RequestRefusedError:
+        """Return the intake middleware's refusal of a request that did not reach governance."""
         headers = {"retry-after": str(max(1, round(wait + 0.5)))} if wait else {}
-        if trouble is Trouble.TOO_SLOW:
+        if problem is RequestProblem.TOO_SLOW:
             headers["connection"] = "close"
-        title, remedy = _TITLES[trouble], _REMEDIES[trouble]
-        return cls(_TROUBLE_STATUS[trouble], trouble.value, title, remedy, headers=headers)
+        title, remedy = _TITLES[problem], _REMEDIES[problem]
+        return cls(_PROBLEM_STATUS[problem], problem.value, title, remedy, headers=headers)
 
     def body(self) -> bytes:
-        """The answer's body."""
-        told: dict[str, Any] = {
+        """Return the response body of the intake middleware's refusal (RFC 9457)."""
+        document: dict[str, Any] = {
             "type": f"urn:abaton:refusal:{self.code}",
             "title": self.title,
             "status": self.status,
@@ -159,19 +163,19 @@ class Refusal(Exception):
             "reason": self.reason,
             "remedy": self.remedy,
         }
-        if self.received is not None:
-            told["received"] = self.received
-        return json.dumps(told).encode()
+        if self.received_bytes is not None:
+            document["received_bytes"] = self.received_bytes
+        return json.dumps(document).encode()
 
 
-_PERSONS_BODY = 16 * 1024
+_CITIZEN_BODY_BYTES = 16 * 1024
 PUBLIC = (
     "/openapi.json",
     "/v1/health",
     "/v1/centre",
     "/v1/studies",
-    "/v1/persons",
-    "/v1/persons/withdrawals",
+    "/v1/citizens",
+    "/v1/citizens/withdrawals",
 )
 _HEADERS = (
     (b"cache-control", b"no-store"),
@@ -180,156 +184,168 @@ _HEADERS = (
     (b"x-content-type-options", b"nosniff"),
     (b"strict-transport-security", b"max-age=63072000"),
 )
-_TOLD_OF_STRANGERS, _TOLD_OF_SENDERS = (1 / 600, 100), (1 / 60, 1000)
+_AUDIT_RATE_UNKNOWN, _AUDIT_RATE_SENDER = (1 / 600, 100), (1 / 60, 1000)
 _log = logging.getLogger("abaton.intake")
 
 
-class Guard:
-    """The gate around the service.
+class IntakeMiddleware:
+    """Middleware around the service.
 
     Args:
         app: The service.
-        centre: What it works with.
+        centre: State of the service.
     """
 
-    def __init__(self, app: App, centre: Centre) -> None:
+    def __init__(self, app: App, centre: IntakeService) -> None:
         limits = centre.limits
         self.app, self.centre, self.limits = app, centre, limits
-        self._senders = Rates(limits.sender_rate, limits.sender_rate * limits.burst, centre.tick)
-        self._addresses = Rates(limits.address_rate, limits.address_rate * limits.burst, centre.tick)
-        self._enrolments = Rates(limits.enrolments / 60, limits.enrolments, centre.tick)
-        # Audit entries about refusals: of those who are not known, all together, and of each sender.
-        self._told = {
-            known: Rates(rate, at_once, centre.tick)
-            for known, (rate, at_once) in ((False, _TOLD_OF_STRANGERS), (True, _TOLD_OF_SENDERS))
+        self._senders = RateLimiter(
+            limits.sender_rate, limits.sender_rate * limits.burst_seconds, centre.monotonic
+        )
+        self._addresses = RateLimiter(
+            limits.address_rate, limits.address_rate * limits.burst_seconds, centre.monotonic
+        )
+        self._enrolments = RateLimiter(
+            limits.enrolments_per_minute / 60, limits.enrolments_per_minute, centre.monotonic
+        )
+        # Rates of audit entries about refusals: all unknown callers together, and each sender.
+        self._audit_limits = {
+            known: RateLimiter(rate, burst, centre.monotonic)
+            for known, (rate, burst) in ((False, _AUDIT_RATE_UNKNOWN), (True, _AUDIT_RATE_SENDER))
         }
-        self._untold: Counter[str] = Counter()
-        self._turns = asyncio.Semaphore(limits.concurrent)
-        self._inside, self._memory = 0, Memory(limits.held)
+        self._unaudited: Counter[str] = Counter()
+        self._slots = asyncio.Semaphore(limits.concurrent)
+        self._open_requests, self._memory = 0, BodyMemoryBudget(limits.memory_bytes)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
+        """Respond to one request to the intake, within the middleware's limits."""
         if scope["type"] != "http":
             if scope["type"] == "lifespan":
                 await self.app(scope, receive, send)
             return
-        answering = _Answering(self, scope, send)
+        responder = _Responder(self, scope, send)
         try:
             async with asyncio.timeout(self.limits.request_seconds):
-                await self._answer(scope, receive, answering)
-        except Refusal as refusal:
-            await answering.refuse(refusal)
-        except Denied as error:
-            await answering.refuse(Refusal.of(error))
+                await self._respond(scope, receive, responder)
+        except RequestRefusedError as refusal:
+            await responder.refuse(refusal)
+        except DeniedError as error:
+            await responder.refuse(RequestRefusedError.from_denial(error))
         except TimeoutError:
-            await answering.refuse(Refusal.by(Trouble.TOO_SLOW))
-        except Gone:
+            await responder.refuse(RequestRefusedError.from_problem(RequestProblem.TOO_SLOW))
+        except ClientDisconnectedError:
             pass
         except Exception as error:
-            if answering.has_begun:  # told already, see the service's own handler
+            if responder.has_started:  # audited already by the service's handler
                 return
             log_failure(error)
-            trouble = Trouble.BUSY if isinstance(error, AbatonError) else Trouble.FAILED
-            await answering.refuse(Refusal.by(trouble, wait=1 if trouble is Trouble.BUSY else 0))
+            problem = RequestProblem.BUSY if isinstance(error, AbatonError) else RequestProblem.FAILED
+            await responder.refuse(
+                RequestRefusedError.from_problem(problem, wait=1 if problem is RequestProblem.BUSY else 0)
+            )
 
-    async def _answer(self, scope: Scope, receive: Receive, answering: _Answering) -> None:
-        if wait := self._addresses.take(address_of(scope)):
-            raise Refusal.by(Trouble.TOO_MANY, wait)
-        if scope["path"].startswith("/v1/persons") and (wait := self._enrolments.take(address_of(scope))):
-            raise Refusal.by(Trouble.TOO_MANY, wait)
-        if self._inside >= self.limits.concurrent + self.limits.waiting:
-            raise Refusal.by(Trouble.BUSY, wait=1)
-        self._inside += 1
+    async def _respond(self, scope: Scope, receive: Receive, responder: _Responder) -> None:
+        if wait := self._addresses.take(client_address(scope)):
+            raise RequestRefusedError.from_problem(RequestProblem.TOO_MANY, wait)
+        if scope["path"].startswith("/v1/citizens") and (
+            wait := self._enrolments.take(client_address(scope))
+        ):
+            raise RequestRefusedError.from_problem(RequestProblem.TOO_MANY, wait)
+        if self._open_requests >= self.limits.concurrent + self.limits.waiting:
+            raise RequestRefusedError.from_problem(RequestProblem.BUSY, wait=1)
+        self._open_requests += 1
         try:
-            asked = None if _is_public(scope["path"]) else await self._identify(scope, answering)
-            with self._memory.held() as take:
+            request = None if _is_public(scope["path"]) else await self._identify(scope, responder)
+            with self._memory.reservation() as take:
                 body = await self._body(scope, receive, take)
-                answering.has_read = True
-                if asked is not None and asked.content != content_digest(body):
-                    answering.caller = None  # the signature is theirs, and this body is not
-                    what = "the body is not the one that was signed"
-                    raise Refusal.of(Denied(RefusalCode.FORGED, what, where="request"), status=401)
-                async with self._turns:
-                    await self.app(scope, again(body), answering)
+                responder.has_read = True
+                if request is not None and request.content != content_digest(body):
+                    responder.caller = None  # the signature is the caller's, but this body is not
+                    what = "the body differs from the signed one"
+                    raise RequestRefusedError.from_denial(
+                        DeniedError(RefusalCode.FORGED, what, where="request"), status=401
+                    )
+                async with self._slots:
+                    await self.app(scope, replay_body(body), responder)
         finally:
-            self._inside -= 1
+            self._open_requests -= 1
 
-    async def _identify(self, scope: Scope, answering: _Answering) -> Asked:
-        """Find out who asks, and for what, before anything of the body is read."""
+    async def _identify(self, scope: Scope, responder: _Responder) -> SignedRequest:
+        """Authenticate the intake's caller in the middleware before any byte of the body is read."""
         path, query = scope["raw_path"].decode("latin-1"), scope["query_string"].decode("latin-1")
-        stated = _header(scope, b"signature-input"), _header(scope, b"signature")
-        # The centre is ours, whatever the header says: what was signed for another one does not fit.
+        signature_headers = _header(scope, b"signature-input"), _header(scope, b"signature")
+        # Always this centre's key, whatever the header states: a signature for another centre does not verify.
         content, centre = _header(scope, b"content-digest"), self.centre.inbox.signer.id
-        asked = Asked(scope["method"], path, f"?{query}", content, centre)
+        request = SignedRequest(scope["method"], path, f"?{query}", content, centre)
         try:
-            async with self._turns:
-                caller = await run_in_threadpool(self.centre.caller, stated, asked)
-        except Denied as error:  # whatever is wrong with a signature: nobody has shown who they are
-            raise Refusal.of(error, status=401) from None
-        answering.caller = scope.setdefault("state", {})["caller"] = caller
+            async with self._slots:
+                caller = await run_in_threadpool(self.centre.authenticate_caller, signature_headers, request)
+        except DeniedError as error:  # with any invalid signature the caller is unknown
+            raise RequestRefusedError.from_denial(error, status=401) from None
+        responder.caller = scope.setdefault("state", {})["caller"] = caller
         if wait := self._senders.take(caller.name):
-            raise Refusal.by(Trouble.TOO_MANY, wait)
-        return asked
+            raise RequestRefusedError.from_problem(RequestProblem.TOO_MANY, wait)
+        return request
 
     async def _body(self, scope: Scope, receive: Receive, take: Callable[[int], None]) -> bytes:
         limits = self.limits
-        most = limits.part if "/parts/" in scope["path"] else limits.body
-        if _is_public(
-            scope["path"]
-        ):  # anybody may ask; only those who enrol, or leave by paper, send anything
-            most = _PERSONS_BODY if scope["path"].startswith("/v1/persons") else 0
+        limit = limits.chunk_bytes if "/parts/" in scope["path"] else limits.body_bytes
+        if _is_public(scope["path"]):  # public paths; only enrolment and recovery withdrawals have a body
+            limit = _CITIZEN_BODY_BYTES if scope["path"].startswith("/v1/citizens") else 0
         try:
-            return await read_body(scope, receive, most=most, seconds=limits.body_seconds, take=take)
-        except TooLarge:
-            raise Refusal.of(_too_large()) from None
-        except TooSlow:
-            raise Refusal.by(Trouble.TOO_SLOW) from None
-        except Full:
-            raise Refusal.by(Trouble.BUSY, wait=1) from None
+            return await read_body(
+                scope, receive, max_bytes=limit, timeout_seconds=limits.body_seconds, reserve=take
+            )
+        except BodyTooLargeError:
+            raise RequestRefusedError.from_denial(_too_large()) from None
+        except BodyTooSlowError:
+            raise RequestRefusedError.from_problem(RequestProblem.TOO_SLOW) from None
+        except ServerBusyError:
+            raise RequestRefusedError.from_problem(RequestProblem.BUSY, wait=1) from None
 
-    async def audit(self, code: str, status: int, caller: Caller | None) -> None:
-        """Write down that a request was refused.
+    async def audit(self, code: str, status: int, caller: IntakeCaller | None) -> None:
+        """Record a request refused by the intake middleware in the audit log.
 
-        Of callers who are not known a hundred are told, then six in an hour; of a sender a thousand, then one a minute.
+        For unknown callers 100 entries are written, then six per hour; for a sender 1,000, then one per minute.
         """
         name = caller.name if caller else ""
-        if self._told[caller is not None].take(name):
-            self._untold[name] += 1
+        if self._audit_limits[caller is not None].take(name):
+            self._unaudited[name] += 1
             return
         detail: dict[str, str | int] = {"status": status}
-        if self._untold[name]:
-            detail["untold"] = self._untold.pop(name)
-        entry = Entry("request-refused", code, actor=caller.key if caller else "", detail=detail)
+        if self._unaudited[name]:
+            detail["unaudited"] = self._unaudited.pop(name)
+        entry = AuditEntry("request-refused", code, actor=caller.key if caller else "", detail=detail)
         try:
             await run_in_threadpool(self.centre.inbox.audit.append, entry, self.centre.now())
-        except Exception as error:  # the refusal stands, whatever is the matter with the chain
+        except Exception as error:  # the refusal is sent even if the audit log fails
             log_failure(error)
 
 
-class _Answering:
-    """Sends an answer with the headers that every answer has, and audits it if it is a refusal."""
+class _Responder:
+    """Sender of a response with the common headers; audits refusals."""
 
-    def __init__(self, guard: Guard, scope: Scope, send: Send) -> None:
-        self.guard, self.scope, self.send = guard, scope, send
-        self.caller: Caller | None = None
-        self.has_begun = self.has_read = False
+    def __init__(self, middleware: IntakeMiddleware, scope: Scope, send: Send) -> None:
+        self.middleware, self.scope, self.send = middleware, scope, send
+        self.caller: IntakeCaller | None = None
+        self.has_started = self.has_read = False
 
     async def __call__(self, message: Message) -> None:
         if message["type"] == "http.response.start":
-            self.has_begun = True
+            self.has_started = True
             if message["status"] >= 400:
-                code = self.scope.get("state", {}).get("code", Trouble.FAILED.value)
-                await self.guard.audit(code, message["status"], self.caller)
+                code = self.scope.get("state", {}).get("code", RequestProblem.FAILED.value)
+                await self.middleware.audit(code, message["status"], self.caller)
             names = {name for name, _ in message["headers"]}
             more = [(name, value) for name, value in _HEADERS if name not in names]
-            if not self.has_read:  # what is left of the body is not waited for
+            if not self.has_read:  # do not wait for the remaining body
                 more.append((b"connection", b"close"))
             message = {**message, "headers": [*message["headers"], *more]}
         await self.send(message)
 
-    async def refuse(self, refusal: Refusal) -> None:
-        """Answer with a refusal, unless an answer is on its way already."""
-        if self.has_begun:
+    async def refuse(self, refusal: RequestRefusedError) -> None:
+        """Send a refusal of the intake middleware unless a response has started."""
+        if self.has_started:
             return
         self.scope.setdefault("state", {})["code"] = refusal.code
         body = b"" if self.scope["method"] == "HEAD" else refusal.body()
@@ -344,16 +360,16 @@ def _is_public(path: str) -> bool:
 
 
 def _header(scope: Scope, wanted: bytes) -> str:
-    """A header of a request; one that stands there twice is joined, and is then none that is taken."""
+    """Return a header of a request in the intake middleware; repeated values are joined, thus not accepted."""
     return b", ".join(value for name, value in scope["headers"] if name == wanted).decode("latin-1")
 
 
-def _too_large() -> Denied:
-    return Denied(RefusalCode.TOO_LARGE, "the request is larger than this centre takes", where="request")
+def _too_large() -> DeniedError:
+    return DeniedError(RefusalCode.TOO_LARGE, "the request body is larger than the limit", where="request")
 
 
 def log_failure(error: Exception) -> None:
-    """Tell the operator where something failed: kind and place, never the words, which may hold content."""
+    """Log type and location of a failure in the intake middleware, not its message with record content."""
     frames = traceback.extract_tb(error.__traceback__)
     last = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else "nowhere"
     _log.error("%s at %s", type(error).__name__, last)

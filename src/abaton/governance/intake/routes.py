@@ -1,6 +1,6 @@
-"""What can be asked of the service, in which form, and how it is put together: routes, and the gate before them.
+"""HTTP API of the intake: request and response models, routes, and assembly with the middleware.
 
-The OpenAPI document is made from the forms; nothing may stand in them but what is named.
+The OpenAPI document is generated from the models, which forbid unknown fields.
 """
 
 from __future__ import annotations
@@ -19,25 +19,32 @@ from starlette.exceptions import HTTPException
 
 from abaton import __version__
 from abaton.errors import AbatonError
-from abaton.governance.external_consent import ask_of, take_consent
-from abaton.governance.intake.intake_service import Caller, Centre
-from abaton.governance.intake.middleware import MEDIA_TYPE, Guard, Problem, Refusal, Trouble, log_failure
-from abaton.governance.identifiers import Denied, RefusalCode
+from abaton.governance.external_consent import consent_query, receive_consent
+from abaton.governance.intake.intake_service import IntakeCaller, IntakeService
+from abaton.governance.intake.middleware import (
+    MEDIA_TYPE,
+    IntakeMiddleware,
+    ProblemDetails,
+    RequestProblem,
+    RequestRefusedError,
+    log_failure,
+)
+from abaton.governance.refusals import DeniedError, RefusalCode
 from abaton.http_server import App
 
-Digest = Annotated[str, Field(pattern="^[0-9a-f]{64}$", description="A SHA-256 fingerprint.")]
-Tag = Annotated[str, Field(pattern="^[A-Z2-7]{26}$", description="A person's tag.")]
+Digest = Annotated[str, Field(pattern="^[0-9a-f]{64}$", description="SHA-256 digest in hexadecimal.")]
+Pseudonym = Annotated[str, Field(pattern="^[A-Z2-7]{26}$", description="Registry pseudonym.")]
 Size = Annotated[int, Field(ge=0, lt=2**53)]
 
 
-class Form(BaseModel):
-    """A form in which nothing may stand but what is named."""
+class StrictModel(BaseModel):
+    """Model without unknown fields."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
-class Statement(Form):
-    """A signed statement; what its body says depends on its kind (docs/intake.md)."""
+class StatementModel(StrictModel):
+    """Signed statement; its body depends on its kind (docs/intake.md)."""
 
     format: Literal["abaton-statement/1"]
     kind: Annotated[str, Field(max_length=64)]
@@ -46,72 +53,72 @@ class Statement(Form):
     signature: Annotated[str, Field(max_length=128, description="Ed25519, base64.")]
 
 
-class Health(Form):
-    """Whether the service works."""
+class HealthModel(StrictModel):
+    """State of the service."""
 
     status: Literal["ok"] = "ok"
 
 
-class Room(Form):
-    """The limits of the service, so that a sender can keep to them."""
+class LimitsModel(StrictModel):
+    """Limits that a sender must observe."""
 
-    part_bytes: int
+    chunk_bytes: int
     upload_bytes: int
     open_uploads: int
     total_bytes: int
 
 
-class CentreKeys(Form):
-    """The centre's public keys and limits. Compare the fingerprints with those that the centre reads out."""
+class CentreKeysModel(StrictModel):
+    """Public keys and limits of the centre; compare the fingerprints over a second channel."""
 
-    keys: dict[str, Any] = Field(description="A public key file (abaton-keys/1).")
-    limits: Room
+    keys: dict[str, Any] = Field(description="Public key file (abaton-keys/1).")
+    limits: LimitsModel
 
 
-class StudyLine(Form):
-    """A published study."""
+class StudyModel(StrictModel):
+    """Published study."""
 
     study: str
     document: Digest
     version: int
     published: str
-    ends: str = Field(description="Empty if not stated.")
+    ends: str = Field(description="Empty if the study has no end.")
     open: bool
 
 
-class Studies(Form):
-    """All published studies, each with its current document."""
+class StudiesModel(StrictModel):
+    """All published studies with their current documents."""
 
-    studies: list[StudyLine]
+    studies: list[StudyModel]
 
 
-class Announcement(Form):
-    """An upload that is about to begin."""
+class UploadAnnouncementModel(StrictModel):
+    """Announcement of an upload."""
 
     digest: Digest
     size: Annotated[int, Field(ge=1, lt=2**53)]
 
 
-class Upload(Form):
-    """How far an upload has come; with its receipt if it was taken."""
+class UploadModel(StrictModel):
+    """Progress of an upload, with its receipt if accepted."""
 
     digest: Digest
-    received: Size
-    receipt: Statement | None = None
+    received_bytes: Size
+    receipt: StatementModel | None = None
 
 
-class Account(Form):
-    """What the caller has at the centre."""
+class UsageModel(StrictModel):
+    """The caller's usage."""
 
     sender: str
     envelopes: Size
     bytes: Size
-    open: Size
-    open_bytes: Size
+    pending: Size
+    pending_bytes: Size
 
 
-class Consent(BaseModel):
-    """A FHIR R4 Consent: codes, dates, addresses and the person's tag, and no free text."""
+class ConsentModel(BaseModel):
+    """FHIR R4 Consent with codes, dates, addresses and the registry pseudonym, without free text."""
 
     model_config = ConfigDict(
         extra="allow",
@@ -126,136 +133,146 @@ class Consent(BaseModel):
     provision: dict[str, Any]
 
 
-_MEANINGS = {
-    401: "Not signed, by nobody known, not for this, not now, or not for the first time.",
-    403: "Refused: no consent in force, not the caller's, forged, or no room left.",
-    404: "There is no such thing here.",
+_STATUS_TEXTS = {
+    401: "Unsigned, unknown signer, another request, expired, or replayed.",
+    403: "Refused: no consent in force, another sender, forged, or quota exhausted.",
+    404: "Not found.",
     408: "The request did not arrive in time.",
-    409: "It does not follow on what is there: out of step, used before, or another document.",
-    413: "Larger than the limits.",
-    422: "Not of the form that is taken, changed on its way, or sealed to a key that is not taken.",
+    409: "Conflict: offset mismatch, replay, or another study document.",
+    413: "Larger than the limit.",
+    422: "Malformed, tampered, or sealed to an unaccepted key.",
     429: "Too many requests; see Retry-After.",
-    500: "The service failed; everything can be repeated without harm.",
-    503: "The service has too much to do; see Retry-After.",
+    500: "The service failed; all requests are idempotent.",
+    503: "The service is busy; see Retry-After.",
 }
-_ALWAYS = (408, 413, 429, 500, 503)
+_COMMON_STATUSES = (408, 413, 429, 500, 503)
 
 
-def _answers(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    form = {"content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}}
-    return {status: {"description": _MEANINGS[status], **form} for status in sorted({*statuses, *_ALWAYS})}
+def _responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    content = {"content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}}
+    return {
+        status: {"description": _STATUS_TEXTS[status], **content}
+        for status in sorted({*statuses, *_COMMON_STATUSES})
+    }
 
 
-class Signed(SecurityBase):
-    """Requests are signed by a site's Ed25519 key (RFC 9421, docs/intake.md); the gate has checked it already."""
+class SignatureHeaders(SecurityBase):
+    """Signature of a request by an Ed25519 key (RFC 9421, docs/intake.md), already checked by the middleware."""
 
     def __init__(self) -> None:
         self.model = HTTPBase(scheme="Signature", description="RFC 9421 with Ed25519; see docs/intake.md.")
         self.scheme_name = "Signature"
 
-    async def __call__(self, request: Request) -> Caller:
-        """Who signed the request."""
-        caller: Caller = request.state.caller
+    async def __call__(self, request: Request) -> IntakeCaller:
+        """Return the authenticated caller of an intake route."""
+        caller: IntakeCaller = request.state.caller
         return caller
 
 
-By = Annotated[Caller, Security(Signed())]
-InPath = Annotated[Digest, Path()]
+Caller = Annotated[IntakeCaller, Security(SignatureHeaders())]
+PathDigest = Annotated[Digest, Path()]
 
 
-def _centre(request: Request) -> Centre:
-    centre: Centre = request.app.state.centre
+def _centre(request: Request) -> IntakeService:
+    centre: IntakeService = request.app.state.centre
     return centre
 
 
-At = Annotated[Centre, Depends(_centre)]
+Service = Annotated[IntakeService, Depends(_centre)]
 public = APIRouter(prefix="/v1", tags=["public"])
 signed = APIRouter(prefix="/v1", tags=["signed"])
 
 
-@public.get("/health", responses=_answers())
-def health(centre: At) -> Health:
-    """Whether the service and its database work."""
-    centre.inbox.senders.find("nobody")
-    return Health()
+@public.get("/health", responses=_responses())
+def health(centre: Service) -> HealthModel:
+    """Return whether the intake service and its database work."""
+    centre.inbox.senders.find("health-check")
+    return HealthModel()
 
 
-@public.get("/centre", responses=_answers())
-def keys(centre: At) -> CentreKeys:
-    """The centre's public keys and limits."""
-    limits, room = centre.limits, centre.limits.room
-    told = Room(
-        part_bytes=limits.part, upload_bytes=room.upload, open_uploads=room.open, total_bytes=room.total
+@public.get("/centre", responses=_responses())
+def keys(centre: Service) -> CentreKeysModel:
+    """Return the centre's public keys and limits to callers of the intake."""
+    limits, quota = centre.limits, centre.limits.sender_quota
+    limits_model = LimitsModel(
+        chunk_bytes=limits.chunk_bytes,
+        upload_bytes=quota.upload_bytes,
+        open_uploads=quota.open_uploads,
+        total_bytes=quota.total_bytes,
     )
-    return CentreKeys(keys=centre.inbox.ring.row(), limits=told)
+    return CentreKeysModel(keys=centre.inbox.key_set.row(), limits=limits_model)
 
 
-@public.get("/studies", responses=_answers())
-def studies(centre: At) -> Studies:
-    """The published studies."""
+@public.get("/studies", responses=_responses())
+def studies(centre: Service) -> StudiesModel:
+    """Return the published studies to callers of the intake."""
     now = centre.now()
     names = ("study", "document", "version", "published", "ends")
-    found = centre.inbox.registry.studies()
-    return Studies(
+    published = centre.inbox.registry.studies()
+    return StudiesModel(
         studies=[
-            StudyLine(**{name: getattr(one, name) for name in names}, open=one.is_open(now)) for one in found
+            StudyModel(**{name: getattr(item, name) for name in names}, open=item.is_open(now))
+            for item in published
         ]
     )
 
 
-@public.get("/studies/{document}", responses=_answers(404, 422))
-def study(document: InPath, centre: At) -> dict[str, Any]:
-    """A study document, by its fingerprint; the current one of its study."""
-    for found in centre.inbox.registry.studies():
-        if found.document == document:
-            content: dict[str, Any] = json.loads(found.content)
+@public.get("/studies/{document}", responses=_responses(404, 422))
+def study(document: PathDigest, centre: Service) -> dict[str, Any]:
+    """Return the current study document with this digest to callers of the intake."""
+    for published in centre.inbox.registry.studies():
+        if published.document == document:
+            content: dict[str, Any] = json.loads(published.content)
             return content
-    raise Denied(RefusalCode.NOT_FOUND, "there is no such study document", where="study")
+    raise DeniedError(RefusalCode.NOT_FOUND, "no study has this current document", where="study")
 
 
-@public.post("/persons", responses=_answers(403, 404, 409, 422))
-def person(enrolment: Statement, centre: At) -> Statement:
-    """Enrol a person who takes part with a key of their own: signed with that very key, a signed receipt out."""
-    return Statement(**centre.inbox.persons.enrol(enrolment.model_dump(), centre.now()))
+@public.post("/citizens", responses=_responses(403, 404, 409, 422))
+def enrol_citizen(enrolment: StatementModel, centre: Service) -> StatementModel:
+    """Enrol a citizen with a statement signed by the enclosed key; return a signed receipt."""
+    return StatementModel(**centre.inbox.citizens.enrol(enrolment.model_dump(), centre.now()))
 
 
-@public.post("/persons/withdrawals", responses=_answers(403, 409, 422))
-def recovery(order: Statement, centre: At) -> Statement:
-    """Carry out a person's deletion order that was signed with the key on paper, on whatever device."""
-    return Statement(**centre.inbox.delete_by_recovery(order.model_dump(), centre.now()))
+@public.post("/citizens/withdrawals", responses=_responses(403, 409, 422))
+def withdraw_with_recovery_key(order: StatementModel, centre: Service) -> StatementModel:
+    """Execute a citizen's deletion order that is signed with the recovery key."""
+    return StatementModel(**centre.inbox.delete_by_recovery(order.model_dump(), centre.now()))
 
 
-@signed.post("/consents", responses=_answers(401, 403, 404, 409, 422))
-def consent(given: Consent, by: By, centre: At) -> Statement:
-    """Enrol a person, or note their wish to be told of studies: a FHIR Consent in, a signed receipt out."""
-    resource = given.model_dump(exclude_unset=True)
-    about = ask_of(resource)
-    centre.inbox.persons.check(by.name, about.subject, about.study)
-    receipt = take_consent(
+@signed.post("/consents", responses=_responses(401, 403, 404, 409, 422))
+def consent(resource_model: ConsentModel, by: Caller, centre: Service) -> StatementModel:
+    """Store a subject's study consent or general opt-in; return a signed receipt."""
+    resource = resource_model.model_dump(exclude_unset=True)
+    query = consent_query(resource)
+    centre.inbox.citizens.check_subject(by.name, query.subject, query.study)
+    receipt = receive_consent(
         centre.inbox.database, resource, by.name, by.key, centre.inbox.signer, centre.now()
     )
-    return Statement(**receipt)
+    return StatementModel(**receipt)
 
 
-@signed.post("/uploads", status_code=201, responses=_answers(401, 403, 413, 422))
-def announce(given: Announcement, by: By, centre: At) -> Upload:
-    """Announce a sealed envelope by fingerprint and size; it goes on from where it stands."""
-    room = centre.room_of(by)
-    received = centre.uploads.announce(given.digest, given.size, by.name, centre.now(), room=room)
-    return Upload(digest=given.digest, received=received)
+@signed.post("/uploads", status_code=201, responses=_responses(401, 403, 413, 422))
+def announce(given: UploadAnnouncementModel, by: Caller, centre: Service) -> UploadModel:
+    """Announce a sealed envelope by digest and size, or resume its upload."""
+    quota = centre.quota_of(by)
+    received_bytes = centre.uploads.announce(given.digest, given.size, by.name, centre.now(), quota=quota)
+    return UploadModel(digest=given.digest, received_bytes=received_bytes)
 
 
-@signed.get("/uploads/{digest}", responses=_answers(401, 404, 422))
-def upload(digest: InPath, by: By, centre: At) -> Upload:
-    """How far an upload has come, and its receipt if it was taken."""
-    received, receipt = centre.uploads.received(digest, by.name), centre.inbox.settled(digest, by.name)
-    told = None if receipt is None else Statement(**receipt)
-    return Upload(digest=digest, received=received, receipt=told)
+@signed.get("/uploads/{digest}", responses=_responses(401, 404, 422))
+def upload(digest: PathDigest, by: Caller, centre: Service) -> UploadModel:
+    """Return the progress of an upload to the intake, and its receipt if accepted."""
+    received_bytes, receipt = (
+        centre.uploads.received_bytes(digest, by.name),
+        centre.inbox.receipt_of(digest, by.name),
+    )
+    receipt_model = None if receipt is None else StatementModel(**receipt)
+    return UploadModel(digest=digest, received_bytes=received_bytes, receipt=receipt_model)
 
 
 @signed.put(
     "/uploads/{digest}/parts/{offset}",
-    responses=_answers(401, 404, 409, 413, 422),
+    responses=_responses(401, 404, 409, 413, 422),
     openapi_extra={
         "requestBody": {
             "required": True,
@@ -263,68 +280,76 @@ def upload(digest: InPath, by: By, centre: At) -> Upload:
         }
     },
 )
-async def part(
-    digest: InPath, offset: Annotated[int, Path(ge=0, lt=2**53)], request: Request, by: By, centre: At
-) -> Upload:
-    """Add bytes at the place where the upload stands; elsewhere, the answer tells where that is."""
+async def append_chunk(
+    digest: PathDigest,
+    offset: Annotated[int, Path(ge=0, lt=2**53)],
+    request: Request,
+    by: Caller,
+    centre: Service,
+) -> UploadModel:
+    """Append bytes at the end of the received bytes; another offset is refused with the right one."""
     data = await request.body()
 
-    def work() -> Upload:
+    def work() -> UploadModel:
         try:
-            received = centre.uploads.add(digest, offset, data, by.name)
-        except Denied as error:
-            if error.code is RefusalCode.OUT_OF_STEP:
-                raise Refusal.of(error, received=centre.uploads.received(digest, by.name)) from None
+            received_bytes = centre.uploads.add(digest, offset, data, by.name)
+        except DeniedError as error:
+            if error.code is RefusalCode.OFFSET_MISMATCH:
+                raise RequestRefusedError.from_denial(
+                    error, received_bytes=centre.uploads.received_bytes(digest, by.name)
+                ) from None
             raise
-        return Upload(digest=digest, received=received)
+        return UploadModel(digest=digest, received_bytes=received_bytes)
 
     return await run_in_threadpool(work)
 
 
-@signed.post("/uploads/{digest}/finish", responses=_answers(401, 403, 404, 409, 422))
-def finish(digest: InPath, by: By, centre: At) -> Statement:
-    """Have a complete upload taken: the signed receipt, given when the envelope is on disk and on the list."""
-    return Statement(**centre.uploads.finish(digest, by.name, by.key, centre.now()))
+@signed.post("/uploads/{digest}/finish", responses=_responses(401, 403, 404, 409, 422))
+def finish(digest: PathDigest, by: Caller, centre: Service) -> StatementModel:
+    """Accept a complete upload; return the signed receipt once the envelope is on disk and listed."""
+    return StatementModel(**centre.uploads.finish(digest, by.name, by.key, centre.now()))
 
 
-@signed.delete("/uploads/{digest}", status_code=204, responses=_answers(401, 404, 422))
-def give_up(digest: InPath, by: By, centre: At) -> Response:
-    """Give an upload up; its bytes are deleted."""
-    centre.uploads.give_up(digest, by.name)
+@signed.delete("/uploads/{digest}", status_code=204, responses=_responses(401, 404, 422))
+def abandon(digest: PathDigest, by: Caller, centre: Service) -> Response:
+    """Abandon an upload to the intake and delete its bytes."""
+    centre.uploads.abandon(digest, by.name)
     return Response(status_code=204)
 
 
-@signed.post("/withdrawals", responses=_answers(401, 403, 409, 422))
-def withdrawal(order: Statement, by: By, centre: At) -> Statement:
-    """Carry out a signed deletion order: everything of one person in one study goes, and a receipt is signed."""
+@signed.post("/withdrawals", responses=_responses(401, 403, 409, 422))
+def withdrawal(order: StatementModel, by: Caller, centre: Service) -> StatementModel:
+    """Execute a signed deletion order for one subject in one study; return a signed receipt."""
     if order.signer != by.key:
-        raise Denied(RefusalCode.FORGED, "the order is not by the one who brings it", where="order")
-    return Statement(**centre.inbox.delete(order.model_dump(), centre.now()))
+        raise DeniedError(
+            RefusalCode.FORGED, "the order is signed by another key than the request", where="order"
+        )
+    return StatementModel(**centre.inbox.delete(order.model_dump(), centre.now()))
 
 
-@signed.get("/account", responses=_answers(401))
-def account(by: By, centre: At) -> Account:
-    """What the caller has here."""
-    return Account(sender=by.name, **asdict(centre.uploads.account(by.name)))
+@signed.get("/usage", responses=_responses(401))
+def usage(by: Caller, centre: Service) -> UsageModel:
+    """Return the caller's usage of the intake."""
+    return UsageModel(sender=by.name, **asdict(centre.uploads.usage(by.name)))
 
 
-_ABOUT = (
-    "The intake of a research centre. It publishes studies, takes consents, sealed records and withdrawals, "
-    "and answers with signed receipts. How requests are signed is told in docs/intake.md."
+_DESCRIPTION = (
+    "Intake of a research centre: publishes studies, receives consents, sealed records and withdrawals, and "
+    "returns signed receipts. Request signatures are specified in docs/intake.md."
 )
 
 
-def make_app(centre: Centre) -> App:
-    """The service of a centre, as an ASGI application."""
-    return Guard(make_api(centre), centre)
+def make_app(centre: IntakeService) -> App:
+    """Return the intake's routes with their middleware as an ASGI application."""
+    return IntakeMiddleware(make_api(centre), centre)
 
 
-def make_api(centre: Centre) -> FastAPI:
-    """The service without its gate: for its OpenAPI document."""
+def make_api(centre: IntakeService) -> FastAPI:
+    """Return the intake's routes without their middleware, for the OpenAPI document."""
     api = FastAPI(
         title="Abaton intake",
         version=__version__,
-        description=_ABOUT,
+        description=_DESCRIPTION,
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
@@ -332,52 +357,54 @@ def make_api(centre: Centre) -> FastAPI:
     api.state.centre = centre
     api.include_router(public)
     api.include_router(signed)
-    api.add_exception_handler(Denied, _denied)
-    api.add_exception_handler(Refusal, _refused)
+    api.add_exception_handler(DeniedError, _denied)
+    api.add_exception_handler(RequestRefusedError, _refused)
     api.add_exception_handler(RequestValidationError, _malformed)
     api.add_exception_handler(HTTPException, _other)
     api.add_exception_handler(AbatonError, _failed)
     api.add_exception_handler(Exception, _failed)
-    plain = api.openapi
+    default_openapi = api.openapi
 
     def openapi() -> dict[str, Any]:
-        made = plain()
-        made["components"]["schemas"]["Problem"] = Problem.model_json_schema()
-        return made
+        document = default_openapi()
+        document["components"]["schemas"]["Problem"] = ProblemDetails.model_json_schema()
+        return document
 
     api.openapi = openapi  # type: ignore[method-assign]
     return api
 
 
 def _refused(request: Request, refusal: Exception) -> Response:
-    assert isinstance(refusal, Refusal)
+    assert isinstance(refusal, RequestRefusedError)
     request.scope.setdefault("state", {})["code"] = refusal.code
     return Response(refusal.body(), refusal.status, refusal.headers, MEDIA_TYPE)
 
 
 def _denied(request: Request, error: Exception) -> Response:
-    assert isinstance(error, Denied)
-    return _refused(request, Refusal.of(error))
+    assert isinstance(error, DeniedError)
+    return _refused(request, RequestRefusedError.from_denial(error))
 
 
 def _malformed(request: Request, error: Exception) -> Response:
-    """Say that the request is not of the right form, and nothing of what it held: FastAPI would repeat it."""
-    return _denied(request, Denied(RefusalCode.MALFORMED, "the request is not of the form that is taken"))
+    """Refuse a malformed request to an intake route without repeating its content, as FastAPI would."""
+    return _denied(request, DeniedError(RefusalCode.MALFORMED, "the request is malformed"))
 
 
 def _failed(request: Request, error: Exception) -> Response:
-    """Say that it failed, and nothing of how; kind and place go into the operator's log."""
+    """Report a failure of an intake route without details; type and location are logged."""
     log_failure(error)
-    trouble = Trouble.BUSY if isinstance(error, AbatonError) else Trouble.FAILED
-    return _refused(request, Refusal.by(trouble, wait=1 if trouble is Trouble.BUSY else 0))
+    problem = RequestProblem.BUSY if isinstance(error, AbatonError) else RequestProblem.FAILED
+    return _refused(
+        request, RequestRefusedError.from_problem(problem, wait=1 if problem is RequestProblem.BUSY else 0)
+    )
 
 
 def _other(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    if error.status_code == 400:  # a body that is not JSON at all
+    if error.status_code == 400:  # the body is not JSON
         return _malformed(request, error)
-    trouble = Trouble.NO_SUCH_METHOD if error.status_code == 405 else Trouble.NO_SUCH_PATH
-    answer = _refused(request, Refusal.by(trouble))
+    problem = RequestProblem.NO_SUCH_METHOD if error.status_code == 405 else RequestProblem.NO_SUCH_PATH
+    answer = _refused(request, RequestRefusedError.from_problem(problem))
     if error.headers:
         answer.headers.update(error.headers)
     return answer

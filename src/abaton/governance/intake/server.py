@@ -1,4 +1,4 @@
-"""Listening: on this machine alone unless the line is encrypted, and not forever to anybody."""
+"""Listener of the intake: loopback only unless encrypted, with bounded connections."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from typing import Any
 
 import uvicorn
 
-from abaton.errors import Refused, SettingsError
-from abaton.governance.intake.intake_service import Centre, Limits
+from abaton.errors import RefusedError, SettingsError
+from abaton.governance.intake.intake_service import IntakeLimits, IntakeService
 from abaton.governance.intake.routes import make_app
-from abaton.http_server import App, Port
+from abaton.http_server import App, ServerLimits
 from abaton.http_server import configure as listening
 
 
 @dataclass(frozen=True, slots=True)
-class Listen:
-    """Where the service listens.
+class ListenSettings:
+    """Address of the service.
 
     Args:
-        host: The address; only loopback without a certificate.
-        port: The port; 0 takes a free one.
-        certificate: The file of the TLS certificate chain (PEM).
-        key: The file of its private key (PEM).
-        behind_proxy: Whether a proxy on the same trusted network ends TLS before the service.
+        host: Address; without a certificate only loopback.
+        port: Port; 0 selects a free one.
+        certificate: File of the TLS certificate chain (PEM).
+        key: File of its private key (PEM).
+        behind_proxy: Whether a proxy on the same trusted network terminates TLS.
     """
 
     host: str = "127.0.0.1"
@@ -36,29 +36,32 @@ class Listen:
     behind_proxy: bool = False
 
     def check(self) -> None:
-        """Refuse to listen where the line would not be encrypted."""
+        """Raise an error if connections to the intake's server would not be encrypted."""
         if (self.certificate is None) != (self.key is None):
             raise SettingsError(
-                "TLS is only half set up", remedy="give --certificate and --certificate-key together"
+                "only one of TLS certificate and key is given",
+                remedy="give --certificate and --certificate-key together",
             )
         for path in (self.certificate, self.key):
             if path is not None and not path.is_file():
-                raise SettingsError("the TLS file cannot be read", where=str(path), remedy="check the path")
+                raise SettingsError(
+                    "the TLS file could not be read", where=str(path), remedy="check the path"
+                )
         if self.certificate is None and not self.behind_proxy and not self.is_loopback:
-            raise Refused(
-                "the service would listen to the network unencrypted",
+            raise RefusedError(
+                "the service would listen unencrypted on a network address",
                 where=self.host,
-                remedy="give --certificate and --key, or --behind-proxy if a proxy ends TLS",
+                remedy="give --certificate and --certificate-key, or --behind-proxy if a proxy terminates TLS",
             )
 
     @property
     def is_encrypted(self) -> bool:
-        """Whether whoever asks from elsewhere does so over TLS, which may end at a proxy."""
+        """Whether connections to the intake's server use TLS, possibly terminated by a proxy."""
         return self.certificate is not None or self.behind_proxy
 
     @property
     def is_loopback(self) -> bool:
-        """Whether nobody but this machine can reach the service."""
+        """Whether only this machine can reach the intake's server."""
         try:
             return self.host == "localhost" or ipaddress.ip_address(self.host).is_loopback
         except ValueError:
@@ -66,40 +69,47 @@ class Listen:
 
 
 def serve(
-    centre: Centre,
-    listen: Listen,
+    centre: IntakeService,
+    listen: ListenSettings,
     ready: Callable[[str], None] = lambda address: None,
-    around: Callable[[App], App] = lambda app: app,
+    wrap_app: Callable[[App], App] = lambda app: app,
 ) -> None:
-    """Serve until the process is told to stop.
+    """Serve the intake over HTTP until the process is stopped.
 
     Args:
-        centre: What to serve.
-        listen: Where.
-        ready: Told the address when requests are taken.
-        around: Puts something else beside the service, such as a dashboard.
+        centre: The service.
+        listen: Address.
+        ready: Called with the address when requests are accepted.
+        wrap_app: Adds an application beside the service, such as a dashboard.
     """
-    serve_app(around(make_app(centre)), listen, ready, centre.limits)
+    serve_app(wrap_app(make_app(centre)), listen, ready, centre.limits)
 
 
 def serve_app(
     app: App,
-    listen: Listen,
+    listen: ListenSettings,
     ready: Callable[[str], None] = lambda address: None,
-    limits: Limits | None = None,
+    limits: IntakeLimits | None = None,
 ) -> None:
-    """Serve an application until the process is told to stop."""
+    """Serve an application at the intake server's address until the process is stopped."""
     listen.check()
-    _Server(configure(app, listen, limits or Limits()), ready).run()
+    _Server(configure(app, listen, limits or IntakeLimits()), ready).run()
 
 
-def configure(app: App, listen: Listen, limits: Limits) -> uvicorn.Config:
-    """The settings of the web server."""
+def configure(app: App, listen: ListenSettings, limits: IntakeLimits) -> uvicorn.Config:
+    """Return the uvicorn settings of the intake's server."""
     tls: dict[str, Any] = {}
     if listen.certificate is not None:
         tls = {"ssl_certfile": str(listen.certificate), "ssl_keyfile": str(listen.key)}
-    each = limits.connections if listen.behind_proxy else limits.each  # there all have the proxy's address
-    bounds = Port(limits.head_seconds, limits.read_seconds, connections=limits.connections, each=each)
+    connections_per_address = (
+        limits.connections if listen.behind_proxy else limits.connections_per_address
+    )  # all requests have the proxy's address
+    bounds = ServerLimits(
+        limits.header_seconds,
+        limits.read_seconds,
+        max_connections=limits.connections,
+        max_connections_per_address=connections_per_address,
+    )
     return listening(
         app,
         bounds,
@@ -112,7 +122,7 @@ def configure(app: App, listen: Listen, limits: Limits) -> uvicorn.Config:
 
 
 class _Server(uvicorn.Server):
-    """A server that says where it listens."""
+    """Web server that reports its address when it listens."""
 
     def __init__(self, config: uvicorn.Config, ready: Callable[[str], None]) -> None:
         super().__init__(config)

@@ -1,4 +1,4 @@
-"""Four invented hospitals with FHIR records, and the study that learns from them: everything is made from a seed."""
+"""Four synthetic hospitals with FHIR records, generated from a seed, and the study that uses them."""
 
 from __future__ import annotations
 
@@ -12,15 +12,21 @@ import numpy as np
 
 from abaton.lab.synthetic_hospitals.fhir_records import resources
 from abaton.lab.synthetic_hospitals.omop_tables import load_omop, write_omop
-from abaton.lab.synthetic_hospitals.patients import HOSPITALS, Hospital, Person, people, tables
+from abaton.lab.synthetic_hospitals.patients import (
+    HOSPITALS,
+    SyntheticHospital,
+    SyntheticPatient,
+    make_patients,
+    tables,
+)
 from abaton.lab.synthetic_hospitals.spreadsheets import write_spreadsheets
 
 __all__ = [
     "HOSPITALS",
-    "Hospital",
-    "Person",
+    "SyntheticHospital",
+    "SyntheticPatient",
     "load_omop",
-    "people",
+    "make_patients",
     "records",
     "resources",
     "study_text",
@@ -32,42 +38,42 @@ __all__ = [
 
 
 def records(name: str, seed: int, *, scale: float = 1.0) -> Iterator[dict[str, Any]]:
-    """The FHIR resources of one hospital, person by person; the same seed gives the same records.
+    """Yield the FHIR resources of one synthetic hospital, patient by patient; the same for the same seed.
 
     >>> next(records("kos", seed=1))["resourceType"]
     'Patient'
     """
     hospital = HOSPITALS[name]
     rng = np.random.default_rng([seed, list(HOSPITALS).index(name)])
-    for number, person in enumerate(people(hospital, rng, scale=scale), 1):
-        yield from resources(name, hospital, number, person)
+    for number, patient in enumerate(make_patients(hospital, rng, scale=scale), 1):
+        yield from resources(name, hospital, number, patient)
 
 
 def write(folder: Path, seed: int, *, scale: float = 1.0) -> dict[str, Path]:
-    """Write every hospital's records as NDJSON, a file per resource type, and the study document beside them.
+    """Write all synthetic hospitals' records as NDJSON, a file per resource type, and the study document.
 
     Args:
-        folder: Where to; each hospital gets a folder of its own in it.
-        seed: Decides everything.
-        scale: How many people there are, as a multiple of the usual number.
+        folder: Target folder; each hospital gets a folder in it.
+        seed: Seed of all records.
+        scale: Number of patients, as a multiple of the default.
 
     Returns:
         The folder of each hospital.
     """
-    made = {}
+    folders = {}
     for name in HOSPITALS:
-        made[name] = folder / name
-        made[name].mkdir(parents=True, exist_ok=True)
+        folders[name] = folder / name
+        folders[name].mkdir(parents=True, exist_ok=True)
         lines: dict[str, list[str]] = {}
         for resource in records(name, seed, scale=scale):
             text = json.dumps(resource, ensure_ascii=False, separators=(",", ":"))
             lines.setdefault(resource["resourceType"], []).append(text)
         for kind, texts in lines.items():
-            (made[name] / f"{kind}.ndjson").write_text("\n".join(texts) + "\n", encoding="utf-8")
+            (folders[name] / f"{kind}.ndjson").write_text("\n".join(texts) + "\n", encoding="utf-8")
     (folder / "study.toml").write_text(study_text(), encoding="utf-8")
-    return made
+    return folders
 
 
 def study_text() -> str:
-    """The study document of the four hospitals: who of those with high blood pressure gets heart failure in a year."""
+    """Return the synthetic hospitals' study document: heart failure among patients with high blood pressure."""
     return files("abaton.lab.synthetic_hospitals").joinpath("study.toml").read_text(encoding="utf-8")

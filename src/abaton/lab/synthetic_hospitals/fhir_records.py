@@ -1,4 +1,4 @@
-"""An invented person as FHIR R4 resources, written the way their hospital writes: its codes, its units."""
+"""FHIR R4 resources of a synthetic patient, with the codes and units of the hospital."""
 
 from __future__ import annotations
 
@@ -6,16 +6,18 @@ from collections.abc import Iterator
 from datetime import date
 from typing import Any
 
-from abaton.lab.synthetic_hospitals.patients import Hospital, Person
+from abaton.lab.synthetic_hospitals.patients import SyntheticHospital, SyntheticPatient
 
 SNOMED = "http://snomed.info/sct"
 LOINC = "http://loinc.org"
 ICD10 = "http://hl7.org/fhir/sid/icd-10"
 ATC = "http://www.whocc.no/atc"
 UCUM = "http://unitsofmeasure.org"
-_TERMS = "http://terminology.hl7.org/CodeSystem/"
-# Whoever meets these records outside is told that they are made for testing.
-_TEST = {"security": [{"system": f"{_TERMS}v3-ActReason", "code": "HTEST", "display": "test health data"}]}
+_HL7_SYSTEMS = "http://terminology.hl7.org/CodeSystem/"
+# The security label marks the records as test data.
+_TEST_META = {
+    "security": [{"system": f"{_HL7_SYSTEMS}v3-ActReason", "code": "HTEST", "display": "test health data"}]
+}
 
 _FAMILY = ("Sample", "Specimen", "Exemplar", "Mockup", "Placeholder", "Testcase")
 _GIVEN = (("Iason", "Aeson", "Linos", "Chiron"), ("Panacea", "Hygieia", "Epione", "Iaso"))
@@ -31,7 +33,7 @@ _SMOKING = {
     "former": ((SNOMED, "8517006", "Ex-smoker"), (LOINC, "LA15920-4", "Former smoker")),
     "never": ((SNOMED, "266919005", "Never smoked tobacco"), (LOINC, "LA18978-9", "Never smoker")),
 }
-# Total cholesterol and creatinine: the code and unit of a mass, those of an amount, and what one unit of mass is.
+# Total cholesterol and creatinine: code and unit of the mass, code and unit of the amount, and the conversion factor.
 _LABORATORY = {
     "cholesterol": (("2093-3", "mg/dL"), ("14647-2", "mmol/L"), 1 / 38.665),
     "creatinine": (("2160-0", "mg/dL"), ("14682-9", "umol/L"), 88.42),
@@ -39,139 +41,152 @@ _LABORATORY = {
 
 
 def smoking_codes(*, answers: bool) -> dict[str, tuple[str, str]]:
-    """How smoking is written: each word, and its system and code."""
-    return {word: terms[answers][:2] for word, terms in _SMOKING.items()}
+    """Return the system and code of each smoking status in the synthetic FHIR records."""
+    return {word: codings[answers][:2] for word, codings in _SMOKING.items()}
 
 
-def resources(name: str, hospital: Hospital, number: int, person: Person) -> Iterator[dict[str, Any]]:
-    """Everything that a hospital has written about one person."""
-    who = f"{name}-{number}"
-    made = [
-        _patient(name, who, number, person),
-        *_encounters(who, person),
-        *_conditions(who, hospital, person),
-        *_observations(who, hospital, person),
-        *_medications(who, person),
+def resources(
+    name: str, hospital: SyntheticHospital, number: int, patient: SyntheticPatient
+) -> Iterator[dict[str, Any]]:
+    """Yield all FHIR resources of one synthetic patient."""
+    patient_id = f"{name}-{number}"
+    entries = [
+        _patient(name, patient_id, number, patient),
+        *_encounters(patient_id, patient),
+        *_conditions(patient_id, hospital, patient),
+        *_observations(patient_id, hospital, patient),
+        *_medications(patient_id, patient),
     ]
     counts: dict[str, int] = {}
-    for resource in made:
-        kind = resource["resourceType"]
-        counts[kind] = counts.get(kind, 0) + 1
-        if kind != "Patient":
-            resource["id"] = f"{who}-{kind[:3].lower()}{counts[kind]}"
-        resource["meta"] = _TEST
+    for resource in entries:
+        resource_type = resource["resourceType"]
+        counts[resource_type] = counts.get(resource_type, 0) + 1
+        if resource_type != "Patient":
+            resource["id"] = f"{patient_id}-{resource_type[:3].lower()}{counts[resource_type]}"
+        resource["meta"] = _TEST_META
         yield resource
 
 
-def _patient(name: str, who: str, number: int, person: Person) -> dict[str, Any]:
+def _patient(name: str, patient_id: str, number: int, patient: SyntheticPatient) -> dict[str, Any]:
     family = f"{_FAMILY[number % len(_FAMILY)]}{number}"
     return {
         "resourceType": "Patient",
-        "id": who,
+        "id": patient_id,
         "identifier": [
             {"system": f"http://{name}.example/patients", "value": f"{name[:2].upper()}{number:06d}"}
         ],
-        "name": [{"family": family, "given": [_GIVEN[person.female][number % 4]]}],
+        "name": [{"family": family, "given": [_GIVEN[patient.female][number % 4]]}],
         "telecom": [{"system": "phone", "value": f"+30 000 {number:06d}"}],
-        "gender": "female" if person.female else "male",
-        "birthDate": person.born.isoformat(),
+        "gender": "female" if patient.female else "male",
+        "birthDate": patient.born.isoformat(),
         "address": [{"line": [f"Sample Street {number}"], "city": name.capitalize(), "country": "GR"}],
     }
 
 
-def _at(person: Person, day: int, hour: int = 9) -> str:
-    then = date.fromordinal(person.checkup.toordinal() + day)
-    return f"{then.isoformat()}T{hour:02d}:00:00+02:00"
+def _timestamp(patient: SyntheticPatient, day: int, hour: int = 9) -> str:
+    visit_date = date.fromordinal(patient.checkup.toordinal() + day)
+    return f"{visit_date.isoformat()}T{hour:02d}:00:00+02:00"
 
 
 def _coding(system: str, code: str, display: str) -> dict[str, Any]:
     return {"coding": [{"system": system, "code": code, "display": display}], "text": display}
 
 
-def _encounters(who: str, person: Person) -> Iterator[dict[str, Any]]:
-    visits = [(day, "EMER", ("4525004", "Emergency department patient visit")) for day in person.visits]
+def _encounters(patient_id: str, patient: SyntheticPatient) -> Iterator[dict[str, Any]]:
+    visits = [(day, "EMER", ("4525004", "Emergency department patient visit")) for day in patient.visits]
     visits.append((0, "AMB", ("185349003", "Encounter for check up")))
-    visits.append((person.watched, "AMB", ("390906007", "Follow-up encounter")))
-    for day, kind, (code, display) in visits:
+    visits.append((patient.follow_up_days, "AMB", ("390906007", "Follow-up encounter")))
+    for day, encounter_class, (code, display) in visits:
         yield {
             "resourceType": "Encounter",
             "status": "finished",
-            "class": {"system": f"{_TERMS}v3-ActCode", "code": kind},
+            "class": {"system": f"{_HL7_SYSTEMS}v3-ActCode", "code": encounter_class},
             "type": [_coding(SNOMED, code, display)],
-            "subject": {"reference": f"Patient/{who}"},
-            "period": {"start": _at(person, day), "end": _at(person, day, 11)},
+            "subject": {"reference": f"Patient/{patient_id}"},
+            "period": {"start": _timestamp(patient, day), "end": _timestamp(patient, day, 11)},
         }
 
 
-def _conditions(who: str, hospital: Hospital, person: Person) -> Iterator[dict[str, Any]]:
-    found: list[tuple[int, tuple[tuple[str, str, str], ...]]] = [(-900, HYPERTENSION)]
-    if person.diabetes:
-        found.append((-800, DIABETES))
-    if person.event is not None:
-        found.append((person.event, FAILURE))
-    for day, terms in found:
+def _conditions(
+    patient_id: str, hospital: SyntheticHospital, patient: SyntheticPatient
+) -> Iterator[dict[str, Any]]:
+    conditions: list[tuple[int, tuple[tuple[str, str, str], ...]]] = [(-900, HYPERTENSION)]
+    if patient.diabetes:
+        conditions.append((-800, DIABETES))
+    if patient.event is not None:
+        conditions.append((patient.event, FAILURE))
+    for day, codings in conditions:
         yield {
             "resourceType": "Condition",
-            "clinicalStatus": {"coding": [{"system": f"{_TERMS}condition-clinical", "code": "active"}]},
+            "clinicalStatus": {"coding": [{"system": f"{_HL7_SYSTEMS}condition-clinical", "code": "active"}]},
             "verificationStatus": {
-                "coding": [{"system": f"{_TERMS}condition-ver-status", "code": "confirmed"}]
+                "coding": [{"system": f"{_HL7_SYSTEMS}condition-ver-status", "code": "confirmed"}]
             },
-            "code": _coding(*terms[hospital.icd]),
-            "subject": {"reference": f"Patient/{who}"},
-            "onsetDateTime": _at(person, day)[:10],
-            "recordedDate": _at(person, day),
+            "code": _coding(*codings[hospital.icd]),
+            "subject": {"reference": f"Patient/{patient_id}"},
+            "onsetDateTime": _timestamp(patient, day)[:10],
+            "recordedDate": _timestamp(patient, day),
         }
 
 
-def _observations(who: str, hospital: Hospital, person: Person) -> Iterator[dict[str, Any]]:
-    unitless = hospital.unitless and (person.born.toordinal() % 100) < 100 * hospital.unitless
-    for day, value in person.systolic:
+def _observations(
+    patient_id: str, hospital: SyntheticHospital, patient: SyntheticPatient
+) -> Iterator[dict[str, Any]]:
+    unitless = hospital.unitless and (patient.born.toordinal() % 100) < 100 * hospital.unitless
+    for day, value in patient.systolic:
         quantity = _quantity(round(value), "mm[Hg]")
         yield _observation(
-            who,
+            patient_id,
             ("8480-6", "Systolic blood pressure"),
-            _at(person, day),
+            _timestamp(patient, day),
             {"valueQuantity": {"value": round(value)} if unitless else quantity},
         )
     for name, (mass, amount, factor) in _LABORATORY.items():
-        value = getattr(person, name)
+        value = getattr(patient, name)
         if value is not None:
             code, unit = amount if hospital.si else mass
-            told = value * factor if hospital.si else value
+            reported = value * factor if hospital.si else value
             yield _observation(
-                who, (code, name), _at(person, -3), {"valueQuantity": _quantity(round(told, 2), unit)}
+                patient_id,
+                (code, name),
+                _timestamp(patient, -3),
+                {"valueQuantity": _quantity(round(reported, 2), unit)},
             )
-    if person.bmi is not None:
-        quantity = _quantity(round(person.bmi, 1), "kg/m2")
-        yield _observation(who, ("39156-5", "Body mass index"), _at(person, 0), {"valueQuantity": quantity})
-    if person.smoking is not None:
-        status = {"valueCodeableConcept": _coding(*_SMOKING[person.smoking][hospital.answers])}
-        yield _observation(who, ("72166-2", "Tobacco smoking status"), _at(person, 0), status)
+    if patient.bmi is not None:
+        quantity = _quantity(round(patient.bmi, 1), "kg/m2")
+        yield _observation(
+            patient_id, ("39156-5", "Body mass index"), _timestamp(patient, 0), {"valueQuantity": quantity}
+        )
+    if patient.smoking is not None:
+        status = {"valueCodeableConcept": _coding(*_SMOKING[patient.smoking][hospital.answers])}
+        yield _observation(patient_id, ("72166-2", "Tobacco smoking status"), _timestamp(patient, 0), status)
 
 
 def _quantity(value: float, unit: str) -> dict[str, Any]:
     return {"value": value, "unit": unit, "system": UCUM, "code": unit}
 
 
-def _observation(who: str, code: tuple[str, str], when: str, value: dict[str, Any]) -> dict[str, Any]:
+def _observation(
+    patient_id: str, code: tuple[str, str], timestamp: str, value: dict[str, Any]
+) -> dict[str, Any]:
     return {
         "resourceType": "Observation",
         "status": "final",
         "code": _coding(LOINC, *code),
-        "subject": {"reference": f"Patient/{who}"},
-        "effectiveDateTime": when,
+        "subject": {"reference": f"Patient/{patient_id}"},
+        "effectiveDateTime": timestamp,
         **value,
     }
 
 
-def _medications(who: str, person: Person) -> Iterator[dict[str, Any]]:
-    prescribed = [("C09AA05", "ramipril")] + ([("C03CA01", "furosemide")] if person.diuretic else [])
+def _medications(patient_id: str, patient: SyntheticPatient) -> Iterator[dict[str, Any]]:
+    prescribed = [("C09AA05", "ramipril")] + ([("C03CA01", "furosemide")] if patient.diuretic else [])
     for code, display in prescribed:
         yield {
             "resourceType": "MedicationRequest",
             "status": "active",
             "intent": "order",
             "medicationCodeableConcept": _coding(ATC, code, display),
-            "subject": {"reference": f"Patient/{who}"},
-            "authoredOn": _at(person, -30)[:10],
+            "subject": {"reference": f"Patient/{patient_id}"},
+            "authoredOn": _timestamp(patient, -30)[:10],
         }

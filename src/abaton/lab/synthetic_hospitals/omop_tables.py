@@ -1,4 +1,4 @@
-"""The invented hospitals in OMOP's common data model: tables with their concepts, as CSV and in databases."""
+"""OMOP common data model of the synthetic hospitals: tables with their concepts, as CSV and in databases."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from abaton.lab.synthetic_hospitals.fhir_records import ATC, ICD10, LOINC, SNOMED, UCUM
-from abaton.lab.synthetic_hospitals.spreadsheets import coding, number_of
+from abaton.lab.synthetic_hospitals.spreadsheets import first_coding, patient_number
 
 COLUMNS: Mapping[str, tuple[str, ...]] = {
     "person": ("person_id", "gender_concept_id", "year_of_birth", "month_of_birth", "day_of_birth"),
@@ -86,15 +86,15 @@ _STANDARD = {
 _VISITS = {"AMB": 9202, "EMER": 9203}
 _SEXES = {"male": 8507, "female": 8532}
 _PRESCRIBED = 32838
-_AT_ONCE = 10_000  # rows that are written together
+_BATCH_ROWS = 10_000  # rows of one insertion
 
 
 def write_omop(folder: Path, records: Iterator[dict[str, Any]]) -> None:
-    """Write one hospital's records as the tables of the common data model, a CSV file each.
+    """Write one synthetic hospital's records as OMOP CDM tables, a CSV file each.
 
     Args:
-        folder: Where to.
-        records: The hospital's records, as :func:`abaton.lab.synthetic_hospitals.records` makes them.
+        folder: Target folder.
+        records: The hospital's records, as returned by :func:`abaton.lab.synthetic_hospitals.records`.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
@@ -113,60 +113,67 @@ def write_omop(folder: Path, records: Iterator[dict[str, Any]]) -> None:
 
 
 def _row(number: int, resource: dict[str, Any]) -> tuple[str, tuple[Any, ...]]:
-    kind = resource["resourceType"]
-    if kind == "Patient":
+    resource_type = resource["resourceType"]
+    if resource_type == "Patient":
         born = date.fromisoformat(resource["birthDate"])
         sex = _SEXES[resource["gender"]]
-        return "person", (number_of(resource["id"]), sex, born.year, born.month, born.day)
-    who = number_of(resource["subject"]["reference"])
-    if kind == "Encounter":
-        start, end = (_moment(resource["period"][side]) for side in ("start", "end"))
-        source = CONCEPTS[coding(resource["type"][0])]
-        return "visit_occurrence", (number, who, _VISITS[resource["class"]["code"]], *start, *end, source)
-    if kind == "Condition":
-        standard, source = _both(resource["code"])
-        day, _ = _moment(resource["onsetDateTime"])
-        return "condition_occurrence", (number, who, standard, day, "", "", source)
-    if kind == "MedicationRequest":
-        standard, source = _both(resource["medicationCodeableConcept"])
-        day, _ = _moment(resource["authoredOn"])
-        return "drug_exposure", (number, who, standard, day, day, _PRESCRIBED, source)
-    concept, _ = _both(resource["code"])
-    when = _moment(resource["effectiveDateTime"])
+        return "person", (patient_number(resource["id"]), sex, born.year, born.month, born.day)
+    person_id = patient_number(resource["subject"]["reference"])
+    if resource_type == "Encounter":
+        start, end = (_parse_timestamp(resource["period"][side]) for side in ("start", "end"))
+        source = CONCEPTS[first_coding(resource["type"][0])]
+        return "visit_occurrence", (
+            number,
+            person_id,
+            _VISITS[resource["class"]["code"]],
+            *start,
+            *end,
+            source,
+        )
+    if resource_type == "Condition":
+        standard, source = _concept_ids(resource["code"])
+        day, _ = _parse_timestamp(resource["onsetDateTime"])
+        return "condition_occurrence", (number, person_id, standard, day, "", "", source)
+    if resource_type == "MedicationRequest":
+        standard, source = _concept_ids(resource["medicationCodeableConcept"])
+        day, _ = _parse_timestamp(resource["authoredOn"])
+        return "drug_exposure", (number, person_id, standard, day, day, _PRESCRIBED, source)
+    concept, _ = _concept_ids(resource["code"])
+    timestamp = _parse_timestamp(resource["effectiveDateTime"])
     if "valueCodeableConcept" in resource:
-        value = CONCEPTS[coding(resource["valueCodeableConcept"])]
-        return "observation", (number, who, concept, *when, "", "", value, "", concept)
+        value = CONCEPTS[first_coding(resource["valueCodeableConcept"])]
+        return "observation", (number, person_id, concept, *timestamp, "", "", value, "", concept)
     quantity = resource["valueQuantity"]
     unit = CONCEPTS[UCUM, quantity["code"]] if "code" in quantity else 0
-    return "measurement", (number, who, concept, *when, "", quantity["value"], "", unit, concept)
+    return "measurement", (number, person_id, concept, *timestamp, "", quantity["value"], "", unit, concept)
 
 
-def _both(concept: dict[str, Any]) -> tuple[int, int]:
-    """The standard concept, and that of the source."""
-    source = coding(concept)
+def _concept_ids(concept: dict[str, Any]) -> tuple[int, int]:
+    """Return the standard and the source concept for a synthetic OMOP table."""
+    source = first_coding(concept)
     return CONCEPTS[_STANDARD.get(source, source)], CONCEPTS[source]
 
 
-def _moment(text: str) -> tuple[str, str]:
-    moment = datetime.fromisoformat(text)
-    return moment.date().isoformat(), "" if len(text) == 10 else moment.strftime("%Y-%m-%d %H:%M:%S")
+def _parse_timestamp(text: str) -> tuple[str, str]:
+    timestamp = datetime.fromisoformat(text)
+    return timestamp.date().isoformat(), "" if len(text) == 10 else timestamp.strftime("%Y-%m-%d %H:%M:%S")
 
 
 def load_omop(folder: Path, url: str) -> None:
-    """Make the tables of a folder in a database, with the model's types and an index by person.
+    """Create a synthetic hospital's OMOP tables in a database, with the CDM's types and an index by person.
 
     Args:
-        folder: What :func:`write_omop` wrote.
-        url: The database, in the form of SQLAlchemy.
+        folder: Folder written by :func:`write_omop`.
+        url: The database, as an SQLAlchemy URL.
     """
     import sqlalchemy as sql
 
     engine = sql.create_engine(url)
     types = {"date": sql.Date, "datetime": sql.DateTime, "number": sql.Numeric}
-    made = sql.MetaData()
+    metadata = sql.MetaData()
     for name, columns in COLUMNS.items():
-        kinds = [(column, types.get(column.rsplit("_", 1)[1], sql.Integer)) for column in columns]
-        words = (
+        column_types = [(column, types.get(column.rsplit("_", 1)[1], sql.Integer)) for column in columns]
+        text_columns = (
             "value_as_string",
             "concept_name",
             "domain_id",
@@ -174,32 +181,35 @@ def load_omop(folder: Path, url: str) -> None:
             "concept_code",
             "relationship_id",
         )
-        listed = [sql.Column(column, sql.String if column in words else kind()) for column, kind in kinds]
-        table = sql.Table(name, made, *listed)
+        sql_columns = [
+            sql.Column(column, sql.String if column in text_columns else kind())
+            for column, kind in column_types
+        ]
+        table = sql.Table(name, metadata, *sql_columns)
         if "person_id" in columns:
             sql.Index(f"{name}_by_person", table.c.person_id)
     with engine.begin() as connection:
-        made.create_all(connection)
-        for table in made.sorted_tables:
+        metadata.create_all(connection)
+        for table in metadata.sorted_tables:
             with (folder / f"{table.name}.csv").open(encoding="utf-8", newline="") as stream:
-                rows = (_typed(table, row) for row in csv.DictReader(stream))
-                while some := list(islice(rows, _AT_ONCE)):
-                    connection.execute(table.insert(), some)
+                rows = (_convert_row(table, row) for row in csv.DictReader(stream))
+                while batch := list(islice(rows, _BATCH_ROWS)):
+                    connection.execute(table.insert(), batch)
     engine.dispose()
 
 
-def _typed(table: Any, row: dict[str, str]) -> dict[str, Any]:
-    made: dict[str, Any] = {}
+def _convert_row(table: Any, row: dict[str, str]) -> dict[str, Any]:
+    typed: dict[str, Any] = {}
     for column in table.columns:
         text, kind = row[column.name], column.type.__class__.__name__
         if text == "":
-            made[column.name] = None
+            typed[column.name] = None
         elif kind == "Integer":
-            made[column.name] = int(text)
+            typed[column.name] = int(text)
         elif kind == "Numeric":
-            made[column.name] = float(text)
+            typed[column.name] = float(text)
         elif kind == "Date":
-            made[column.name] = date.fromisoformat(text)
+            typed[column.name] = date.fromisoformat(text)
         else:
-            made[column.name] = datetime.fromisoformat(text) if kind == "DateTime" else text
-    return made
+            typed[column.name] = datetime.fromisoformat(text) if kind == "DateTime" else text
+    return typed

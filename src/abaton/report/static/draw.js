@@ -1,4 +1,4 @@
-// Draws figures that are plain data, in the colours of the page: reports and the dashboard draw with the same lines.
+// Draws figures in the colours of the page, for reports and the dashboard.
 "use strict";
 const abaton = (function () {
   const paper = matchMedia("print");
@@ -13,44 +13,44 @@ const abaton = (function () {
       hoverlabel: { bgcolor: colour("--paper"), bordercolor: line, font: { color: ink } },
       legend: { orientation: "h", y: 1.02, yanchor: "bottom", x: 0 },
     }, layout);
-    // What stands above a part of a figure has room below the legend, and is small on a phone.
-    const above = (layout.annotations || []).filter((each) => each.yanchor === "bottom" && each.y >= 1).length;
-    if (above && !layout.legend) merged.legend = Object.assign({}, merged.legend, { y: 1.02 + 40 / merged.height });
-    if (above) merged.annotations = layout.annotations.map((each) => ({ ...each, font: { size: narrow ? 10 : 14 } }));
+    // Subplot titles need space below the legend and a small font on narrow screens.
+    const titles = (layout.annotations || []).filter((note) => note.yanchor === "bottom" && note.y >= 1).length;
+    if (titles && !layout.legend) merged.legend = Object.assign({}, merged.legend, { y: 1.02 + 40 / merged.height });
+    if (titles) merged.annotations = layout.annotations.map((note) => ({ ...note, font: { size: narrow ? 10 : 14 } }));
     for (const key of ["xaxis", "yaxis", ...Object.keys(layout).filter((name) => /^[xy]axis\d/.test(name))]) {
       merged[key] = Object.assign({}, ax, layout[key]);
     }
     return merged;
   }
 
-  // A figure without a place is in a folded part: it is drawn when the part is opened.
-  function draw(plot, drawn) {
-    const wide = paper.matches ? Math.min(plot.clientWidth, 640) : plot.clientWidth;
-    if (!wide) return;
-    const layout = themed(drawn.layout, wide < 480);
-    if (drawn.layout.yaxis && drawn.layout.yaxis.scaleanchor) layout.height = Math.min(layout.height, wide + 40);
-    if (paper.matches) Object.assign(layout, { autosize: false, width: wide });
-    Plotly.react(plot, drawn.data, layout, { displayModeBar: false, responsive: true });
+  // A figure without a width is in a closed details element: it is drawn when the element opens.
+  function draw(plot, figure) {
+    const width = paper.matches ? Math.min(plot.clientWidth, 640) : plot.clientWidth;
+    if (!width) return;
+    const layout = themed(figure.layout, width < 480);
+    if (figure.layout.yaxis && figure.layout.yaxis.scaleanchor) layout.height = Math.min(layout.height, width + 40);
+    if (paper.matches) Object.assign(layout, { autosize: false, width });
+    Plotly.react(plot, figure.data, layout, { displayModeBar: false, responsive: true });
   }
 
-  function again(redraw) {
-    for (const asked of [paper, matchMedia("(prefers-color-scheme: dark)")]) asked.addEventListener("change", redraw);
+  function onThemeChange(redraw) {
+    for (const query of [paper, matchMedia("(prefers-color-scheme: dark)")]) query.addEventListener("change", redraw);
     document.addEventListener("abaton-theme", redraw);
   }
-  return { draw, again };
+  return { draw, onThemeChange };
 })();
 
 (function () {
-  const told = document.getElementById("figures");
-  if (!told) return;
-  const figures = JSON.parse(told.textContent);
+  const data = document.getElementById("figures");
+  if (!data) return;
+  const figures = JSON.parse(data.textContent);
   const redraw = () => {
     for (const figure of document.querySelectorAll("[data-figure]")) {
       abaton.draw(figure.querySelector(".plot"), figures[figure.dataset.figure]);
     }
     document.body.dataset.drawn = "1";
   };
-  abaton.again(redraw);
+  abaton.onThemeChange(redraw);
   document.addEventListener("toggle", redraw, true);
   redraw();
 })();

@@ -1,4 +1,4 @@
-"""Where a site's records come from: one interface for files and servers, read as a stream."""
+"""Interface of record sources, and records in FHIR files, read as a stream."""
 
 from __future__ import annotations
 
@@ -8,114 +8,115 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from abaton.errors import Refused, SettingsError
+from abaton.errors import RefusedError, SettingsError
+from abaton.fhir.file_reader import RecordFile, find_files, read_documents
 from abaton.fhir.json_format import parse
-from abaton.fhir.file_reader import Source as File
-from abaton.fhir.file_reader import documents, find
 from abaton.record_types import Record
 
-_MOST_PLACES = 5
+_MAX_LOCATIONS = 5
+TRUNCATED_FILE = "the last line is incomplete: the file was truncated"
 
 
 @dataclass(slots=True)
-class Faults:
-    """What could not be read: reasons with counts, and a few places to look at; never content."""
+class SourceErrors:
+    """Records that were skipped, counted by reason, with a few locations but without content."""
 
     reasons: Counter[str] = field(default_factory=Counter)
-    places: dict[str, list[str]] = field(default_factory=dict)
+    locations: dict[str, list[str]] = field(default_factory=dict)
 
     def clear(self) -> None:
-        """Begin counting anew."""
+        """Reset the counts of records that a source skipped."""
         self.reasons.clear()
-        self.places.clear()
+        self.locations.clear()
 
-    def note(self, reason: str, where: str = "", times: int = 1) -> None:
-        """Count something that was set aside."""
+    def add(self, reason: str, where: str = "", times: int = 1) -> None:
+        """Count records that a source skipped."""
         self.reasons[reason] += times
-        places = self.places.setdefault(reason, [])
-        if where and len(places) < _MOST_PLACES:
-            places.append(where)
+        locations = self.locations.setdefault(reason, [])
+        if where and len(locations) < _MAX_LOCATIONS:
+            locations.append(where)
 
 
-class Source(Protocol):
-    """A site's records as a stream. What cannot be read is set aside and counted; the rest goes on."""
-
-    @property
-    def faults(self) -> Faults:
-        """What was set aside so far."""
+class RecordSource(Protocol):
+    """Stream of a site's records; records that cannot be read are skipped and counted."""
 
     @property
-    def by_subject(self) -> bool:
-        """Whether every record is a Bundle of all that one person has, the Patient first."""
+    def errors(self) -> SourceErrors:
+        """Records that the record source skipped so far."""
+
+    @property
+    def is_grouped(self) -> bool:
+        """Whether every record of the source is a Bundle of all resources of one person, the Patient first."""
 
     def records(self) -> Iterator[Record]:
-        """The records, one document at a time; a Bundle is one document."""
+        """Yield the records of any record source, one document at a time; a Bundle is one document."""
 
     def close(self) -> None:
-        """Remove whatever was kept only to be read."""
+        """Remove temporary files of the record source."""
 
 
 class FileSource:
-    """Records in files and directories: JSON, NDJSON, either of them packed with gzip.
+    """Records in files and folders: JSON or NDJSON, also gzipped.
 
     Args:
-        paths: The files and directories.
-        lines_only: Whether only NDJSON is meant; then a file of another form is refused.
+        paths: Files and folders.
+        lines_only: Whether other files than NDJSON are refused.
     """
 
-    by_subject = False
+    is_grouped = False
 
     def __init__(self, paths: Iterable[Path], *, lines_only: bool = False) -> None:
         self._paths, self._lines_only = tuple(str(path) for path in paths), lines_only
-        self.faults = Faults()
+        self.errors = SourceErrors()
 
     def records(self) -> Iterator[Record]:
-        """The records of all files, in the order of their names."""
-        files = find(self._paths)
-        if self._lines_only and (other := next((each for each in files if not each.is_lines), None)):
+        """Yield the records of a file source, FHIR files in the order of their names."""
+        files = find_files(self._paths)
+        if self._lines_only and (other := next((file for file in files if not file.is_ndjson), None)):
             raise SettingsError(
-                "a file is not NDJSON", where=other.path, remedy="use kind = 'directory' for other forms"
+                "the file is not NDJSON", where=other.path, remedy="set records.source = 'directory'"
             )
-        for each in files:
-            yield from self._of(each)
+        for file in files:
+            yield from self._read_file(file)
 
-    def _of(self, file: File) -> Iterator[Record]:
-        found, broken = documents(file), ("", "")
+    def _read_file(self, file: RecordFile) -> Iterator[Record]:
+        # An invalid document is counted when the next one is read, since the reason differs for a truncated last line.
+        documents, skipped = read_documents(file), ("", "")
         while True:
             try:
-                raw, where = next(found)
+                raw, where = next(documents)
             except StopIteration:
-                if broken[0] and file.is_lines and _cut_off(file):
-                    broken = "the last line is half-written: the file was cut off", broken[1]
-                self._set_aside(*broken)
+                if skipped[0] and file.is_ndjson and _is_truncated(file):
+                    skipped = TRUNCATED_FILE, skipped[1]
+                self._skip(*skipped)
                 return
-            except Refused as error:
-                self._set_aside(*broken)
-                self.faults.note(error.what, error.where)
+            except RefusedError as error:
+                self._skip(*skipped)
+                self.errors.add(error.what, error.where)
                 return
             except OSError:
-                self._set_aside(*broken)
-                self.faults.note("a file cannot be read", file.path)
+                self._skip(*skipped)
+                self.errors.add("a file cannot be read", file.path)
                 return
-            self._set_aside(*broken)
+            self._skip(*skipped)
             try:
-                record, broken = Record(parse(raw, where=where)), ("", "")
-            except Refused as error:
-                broken = error.what, where
+                record, skipped = Record(parse(raw, where=where)), ("", "")
+            except RefusedError as error:
+                skipped = error.what, where
                 continue
             yield record
 
-    def _set_aside(self, what: str, where: str) -> None:
-        if what:
-            self.faults.note(what, where)
+    def _skip(self, reason: str, where: str) -> None:
+        if reason:
+            self.errors.add(reason, where)
 
     def close(self) -> None:
-        """Nothing was kept."""
+        """Do nothing: a source of FHIR files creates no temporary files."""
 
 
-def _cut_off(file: File) -> bool:
-    """Whether a file of lines does not end with the end of a line."""
-    if file.is_packed:
+def _is_truncated(file: RecordFile) -> bool:
+    """Return whether an uncompressed NDJSON file of a file source does not end with a newline."""
+    if file.is_compressed:
         return False
     with Path(file.path).open("rb") as stream:
         size = stream.seek(0, 2)

@@ -1,4 +1,4 @@
-"""Rows of other models as FHIR R4 resources: the few forms that tables and OMOP are turned into on their way in."""
+"""Builders of FHIR R4 resources from rows of tables and OMOP."""
 
 from __future__ import annotations
 
@@ -11,145 +11,179 @@ from abaton.fhir.terminology import UCUM
 
 Json = dict[str, Any]
 Codes = Iterable[tuple[str, str]]
-"""A thing's codes: system and code of each."""
+"""Codings: system and code of each."""
 
-_TERMS = "http://terminology.hl7.org/CodeSystem/"
+_HL7_SYSTEMS = "http://terminology.hl7.org/CodeSystem/"
 _ID = re.compile(r"[A-Za-z0-9\-.]{1,64}")
-_WRITTEN = "id."
+_ENCODED_PREFIX = "id."
 
 
-def identity(text: str) -> str:
-    """The id of a person as FHIR allows it; a name with other signs is written in hexadecimal.
+def fhir_id(text: str) -> str:
+    """Build a valid FHIR id; text with other characters is encoded in hexadecimal or hashed.
 
-    >>> identity("4711-a"), identity("47/11")
+    >>> fhir_id("4711-a"), fhir_id("47/11")
     ('4711-a', 'id.34372f3131')
     """
-    if _ID.fullmatch(text) and not text.startswith(_WRITTEN):
+    if _ID.fullmatch(text) and not text.startswith(_ENCODED_PREFIX):
         return text
-    made = _WRITTEN + text.encode().hex()
-    if len(made) <= 64:
-        return made
-    return _WRITTEN + hashlib.sha256(text.encode()).hexdigest()[:60]
+    encoded = _ENCODED_PREFIX + text.encode().hex()
+    if len(encoded) <= 64:
+        return encoded
+    return _ENCODED_PREFIX + hashlib.sha256(text.encode()).hexdigest()[:60]
 
 
-def concept(codes: Codes) -> Json:
-    """A thing by its codes.
+def build_concept(codes: Codes) -> Json:
+    """Build a FHIR CodeableConcept.
 
-    >>> concept([("http://loinc.org", "8480-6")])
+    >>> build_concept([("http://loinc.org", "8480-6")])
     {'coding': [{'system': 'http://loinc.org', 'code': '8480-6'}]}
     """
     return {"coding": [{"system": system, "code": code} for system, code in codes]}
 
 
-def quantity(value: float, unit: str | None = None, comparator: str | None = None) -> Json:
-    """A measured number with its unit in UCUM, if it has one, and the sign before it, if there is one."""
-    made: Json = {"value": int(value) if value == int(value) else value}
+def build_quantity(value: float, unit: str | None = None, comparator: str | None = None) -> Json:
+    """Build a FHIR Quantity with an optional UCUM unit and comparator."""
+    quantity: Json = {"value": int(value) if value == int(value) else value}
     if comparator:
-        made["comparator"] = comparator
+        quantity["comparator"] = comparator
     if unit:
-        made |= {"unit": unit, "system": UCUM, "code": unit}
-    return made
+        quantity |= {"unit": unit, "system": UCUM, "code": unit}
+    return quantity
 
 
-def patient(who: str, sex: str | None, born: str | None, died: str | None) -> Json:
-    """A person."""
-    made: Json = {"resourceType": "Patient", "id": who}
+def build_patient(patient_id: str, sex: str | None, birth_date: str | None, death_date: str | None) -> Json:
+    """Build a FHIR Patient."""
+    resource: Json = {"resourceType": "Patient", "id": patient_id}
     if sex:
-        made["gender"] = sex
-    if born:
-        made["birthDate"] = born
-    if died:
-        made["deceasedDateTime"] = died
-    return made
+        resource["gender"] = sex
+    if birth_date:
+        resource["birthDate"] = birth_date
+    if death_date:
+        resource["deceasedDateTime"] = death_date
+    return resource
 
 
-def observation(name: str, who: str, codes: Codes, when: str | None, value: Json) -> Json:
-    """Something that was measured or observed; the value is an element such as ``valueQuantity``."""
-    made = {"resourceType": "Observation", "id": name, "status": "final", "code": concept(codes)}
-    made["subject"] = _about(who)
-    if when:
-        made["effectiveDateTime"] = when
-    return made | value
+def build_observation(resource_id: str, patient_id: str, codes: Codes, date: str | None, value: Json) -> Json:
+    """Build a FHIR Observation; ``value`` is an element such as ``valueQuantity``."""
+    resource = {
+        "resourceType": "Observation",
+        "id": resource_id,
+        "status": "final",
+        "code": build_concept(codes),
+    }
+    resource["subject"] = _subject_reference(patient_id)
+    if date:
+        resource["effectiveDateTime"] = date
+    return resource | value
 
 
-def condition(
-    name: str, who: str, codes: Codes, onset: str | None, end: str | None = None, recorded: str | None = None
+def build_condition(
+    resource_id: str,
+    patient_id: str,
+    codes: Codes,
+    onset: str | None,
+    end: str | None = None,
+    recorded: str | None = None,
 ) -> Json:
-    """A diagnosis; it is over if it has an end."""
-    made: Json = {
+    """Build a FHIR Condition, which is resolved if it has an end."""
+    resource: Json = {
         "resourceType": "Condition",
-        "id": name,
-        "clinicalStatus": concept([(f"{_TERMS}condition-clinical", "resolved" if end else "active")]),
-        "verificationStatus": concept([(f"{_TERMS}condition-ver-status", "confirmed")]),
-        "code": concept(codes),
-        "subject": _about(who),
+        "id": resource_id,
+        "clinicalStatus": build_concept(
+            [(f"{_HL7_SYSTEMS}condition-clinical", "resolved" if end else "active")]
+        ),
+        "verificationStatus": build_concept([(f"{_HL7_SYSTEMS}condition-ver-status", "confirmed")]),
+        "code": build_concept(codes),
+        "subject": _subject_reference(patient_id),
     }
-    for key, told in (("onsetDateTime", onset), ("abatementDateTime", end), ("recordedDate", recorded)):
-        if told:
-            made[key] = told
-    return made
+    for element, text in (("onsetDateTime", onset), ("abatementDateTime", end), ("recordedDate", recorded)):
+        if text:
+            resource[element] = text
+    return resource
 
 
-def encounter(name: str, who: str, codes: Codes, start: str | None, end: str | None, setting: str) -> Json:
-    """A visit or a stay; the setting is HL7's code (AMB, EMER, IMP …), empty if nobody knows."""
-    known = ("v3-ActCode", setting) if setting else ("v3-NullFlavor", "UNK")
-    made: Json = {
+def build_encounter(
+    resource_id: str, patient_id: str, codes: Codes, start: str | None, end: str | None, encounter_class: str
+) -> Json:
+    """Build a FHIR Encounter; the class is a code of v3 ActCode (AMB, EMER, IMP …), or empty if unknown."""
+    system, code = ("v3-ActCode", encounter_class) if encounter_class else ("v3-NullFlavor", "UNK")
+    resource: Json = {
         "resourceType": "Encounter",
-        "id": name,
+        "id": resource_id,
         "status": "finished",
-        "class": {"system": f"{_TERMS}{known[0]}", "code": known[1]},
+        "class": {"system": f"{_HL7_SYSTEMS}{system}", "code": code},
     }
-    if told := concept(codes)["coding"]:
-        made["type"] = [{"coding": told}]
-    made["subject"] = _about(who)
+    if codings := build_concept(codes)["coding"]:
+        resource["type"] = [{"coding": codings}]
+    resource["subject"] = _subject_reference(patient_id)
     if start or end:
-        made["period"] = _period(start, end)
-    return made
+        resource["period"] = _period(start, end)
+    return resource
 
 
-def medicine(kind: str, name: str, who: str, codes: Codes, when: str | None, end: str | None) -> Json:
-    """A medicine that was prescribed, given, handed out or taken, by the type of resource that says which."""
-    made: Json = {"resourceType": kind, "id": name, "status": "completed"}
-    if kind == "MedicationRequest":
-        made |= {"status": "active", "intent": "order"}
-    made["medicationCodeableConcept"] = concept(codes)
-    made["subject"] = _about(who)
-    if when and kind == "MedicationRequest":
-        made["authoredOn"] = when
-    elif when and kind == "MedicationDispense":
-        made["whenHandedOver"] = when
-    elif when and end:
-        made["effectivePeriod"] = _period(when, end)
-    elif when:
-        made["effectiveDateTime"] = when
-    return made
+def build_medication(
+    resource_type: str, resource_id: str, patient_id: str, codes: Codes, date: str | None, end: str | None
+) -> Json:
+    """Build a FHIR MedicationRequest, -Administration, -Dispense or -Statement."""
+    resource: Json = {"resourceType": resource_type, "id": resource_id, "status": "completed"}
+    if resource_type == "MedicationRequest":
+        resource |= {"status": "active", "intent": "order"}
+    resource["medicationCodeableConcept"] = build_concept(codes)
+    resource["subject"] = _subject_reference(patient_id)
+    if date and resource_type == "MedicationRequest":
+        resource["authoredOn"] = date
+    elif date and resource_type == "MedicationDispense":
+        resource["whenHandedOver"] = date
+    elif date and end:
+        resource["effectivePeriod"] = _period(date, end)
+    elif date:
+        resource["effectiveDateTime"] = date
+    return resource
 
 
-def procedure(name: str, who: str, codes: Codes, when: str | None, end: str | None = None) -> Json:
-    """Something that was done."""
-    made: Json = {"resourceType": "Procedure", "id": name, "status": "completed", "code": concept(codes)}
-    made["subject"] = _about(who)
-    if when and end:
-        made["performedPeriod"] = _period(when, end)
-    elif when:
-        made["performedDateTime"] = when
-    return made
+def build_procedure(
+    resource_id: str, patient_id: str, codes: Codes, date: str | None, end: str | None = None
+) -> Json:
+    """Build a FHIR Procedure."""
+    resource: Json = {
+        "resourceType": "Procedure",
+        "id": resource_id,
+        "status": "completed",
+        "code": build_concept(codes),
+    }
+    resource["subject"] = _subject_reference(patient_id)
+    if date and end:
+        resource["performedPeriod"] = _period(date, end)
+    elif date:
+        resource["performedDateTime"] = date
+    return resource
 
 
-def device(name: str, who: str, codes: Codes, when: str | None, end: str | None) -> tuple[Json, Json]:
-    """A device, and its use by a person."""
-    thing: Json = {"resourceType": "Device", "id": name, "type": concept(codes), "patient": _about(who)}
-    use: Json = {"resourceType": "DeviceUseStatement", "id": name, "status": "completed" if end else "active"}
-    use["subject"] = _about(who)
-    use["device"] = {"reference": f"Device/{name}"}
-    if when:
-        use["timingPeriod"] = _period(when, end)
-    return thing, use
+def build_device(
+    resource_id: str, patient_id: str, codes: Codes, date: str | None, end: str | None
+) -> tuple[Json, Json]:
+    """Build a FHIR Device and its DeviceUseStatement."""
+    device: Json = {
+        "resourceType": "Device",
+        "id": resource_id,
+        "type": build_concept(codes),
+        "patient": _subject_reference(patient_id),
+    }
+    use: Json = {
+        "resourceType": "DeviceUseStatement",
+        "id": resource_id,
+        "status": "completed" if end else "active",
+    }
+    use["subject"] = _subject_reference(patient_id)
+    use["device"] = {"reference": f"Device/{resource_id}"}
+    if date:
+        use["timingPeriod"] = _period(date, end)
+    return device, use
 
 
-def _about(who: str) -> Json:
-    return {"reference": f"Patient/{who}"}
+def _subject_reference(patient_id: str) -> Json:
+    return {"reference": f"Patient/{patient_id}"}
 
 
 def _period(start: str | None, end: str | None) -> Json:
-    return {key: told for key, told in (("start", start), ("end", end)) if told}
+    return {key: text for key, text in (("start", start), ("end", end)) if text}

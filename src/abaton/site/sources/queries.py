@@ -1,9 +1,8 @@
-"""What is asked of a FHIR server: only the types the study needs, and only matching records where that is safe.
+"""FHIR searches for the resource types, codes and dates that a study needs.
 
-A filter is sent to the server only when it cannot change the answer: the records that it leaves out would be left
-out here as well. Records that eligibility is judged by are never filtered there, because a record that is coded in
-another system must be seen to be known as unknown. Days are widened by one on either side, since a server may
-count them in another time zone; the exact filter is applied here again.
+A filter is sent to the server only where it cannot change the result. Types that eligibility depends on are not
+filtered, because a record in another code system makes a criterion unknown. Dates are widened by one day on either
+side, since a server may use another time zone; the exact filter is applied at the site again.
 """
 
 from __future__ import annotations
@@ -12,13 +11,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import date, timedelta
 
-from abaton.deid.settings import CodeFilter, DateFilter, Need, Want
+from abaton.deid.settings import CodeFilter, DataRequest, DataRequirement, DateFilter
 from abaton.study.criteria import Eligibility
 from abaton.study.eligibility.evidence import SOURCES
 
 Parameters = tuple[tuple[str, str], ...]
 
-_CODES = {
+_CODE_PARAMETERS = {
     ("AllergyIntolerance", "code"): "code",
     ("Condition", "code"): "code",
     ("DiagnosticReport", "code"): "code",
@@ -31,7 +30,7 @@ _CODES = {
     ("Observation", "component.code"): "component-code",
     ("Procedure", "code"): "code",
 }
-_DATES = {
+_DATE_PARAMETERS = {
     ("Condition", "onset"): "onset-date",
     ("Condition", "recordedDate"): "recorded-date",
     ("DiagnosticReport", "effective"): "date",
@@ -41,89 +40,99 @@ _DATES = {
     ("Observation", "effective"): "date",
     ("Procedure", "performed"): "date",
 }
-_FORMS = ("DateTime", "Period", "Instant")
-_MOST = 1500  # characters of one filter; longer addresses are cut off by some servers
+_DATE_SUFFIXES = ("DateTime", "Period", "Instant")
+_MAX_FILTER_LENGTH = 1500  # characters; some servers truncate longer URLs
 
 
 @dataclass(frozen=True, slots=True)
-class Query:
-    """One search: a resource type and its parameters."""
+class FhirQuery:
+    """FHIR search: resource type and search parameters."""
 
     type: str
     parameters: Parameters = ()
 
 
-def types_of(need: Need, eligibility: Eligibility | None) -> frozenset[str]:
-    """The resource types that have to be read for a study."""
-    return need.types | judged_by(eligibility) | {"Patient"}
+def required_types(request: DataRequest, eligibility: Eligibility | None) -> frozenset[str]:
+    """Return the resource types that a source must be queried for in a study."""
+    return request.types | eligibility_types(eligibility) | {"Patient"}
 
 
-def read_for(need: Need, eligibility: Eligibility | None, known: Iterable[str]) -> frozenset[str]:
-    """Of the resource types that a source can make, those that have to be read; all if the study names no list."""
+def source_types(
+    request: DataRequest, eligibility: Eligibility | None, known: Iterable[str]
+) -> frozenset[str]:
+    """Return the types to query among those of a source; all of them if the study lists no requirements."""
     types = frozenset(known)
-    return types & types_of(need, eligibility) | {"Patient"} if need.wants else types | {"Patient"}
-
-
-def judged_by(eligibility: Eligibility | None) -> frozenset[str]:
-    """The resource types by which eligibility is judged, and those that they refer to for their code."""
-    asked = {criterion.what for criterion in eligibility.criteria} if eligibility else set()
-    found = {kind for what in asked for kind in SOURCES.get(what, ())}
-    return frozenset(found | {"Patient"} | ({"Medication"} if "medication" in asked else set()))
-
-
-def queries(need: Need, eligibility: Eligibility) -> tuple[Query, ...]:
-    """All searches for a study, each once; a type that is searched without a filter is searched only so."""
-    whole = judged_by(eligibility)
-    made: list[Query] = []
-    for name in sorted(types_of(need, eligibility)):
-        lines = [_parameters(want) for want in need.wants_of(name)]
-        free = name in whole or not lines or () in lines
-        made += [Query(name)] if free else [Query(name, each) for each in dict.fromkeys(lines)]
-    return tuple(made)
-
-
-def _parameters(want: Want) -> Parameters:
-    found = [pair for each in want.codes for pair in _coded(want.type, each)]
-    found += [pair for each in want.dates for pair in _dated(want.type, each)]
-    return tuple(found)
-
-
-def _coded(kind: str, wanted: CodeFilter) -> Iterator[tuple[str, str]]:
-    if any(code.begins for code in wanted.codes):
-        return  # R4 has no search for how a code begins
-    name = _CODES.get((kind, wanted.path))
-    value = ",".join(
-        f"{_escaped(code.system)}|{_escaped(code.code)}" if code.system else _escaped(code.code)
-        for code in wanted.codes
+    return (
+        types & required_types(request, eligibility) | {"Patient"}
+        if request.requirements
+        else types | {"Patient"}
     )
-    if name and len(value) <= _MOST:
+
+
+def eligibility_types(eligibility: Eligibility | None) -> frozenset[str]:
+    """Return the resource types to query for eligibility, including Medications with their codes."""
+    criteria = {criterion.type for criterion in eligibility.criteria} if eligibility else set()
+    types = {resource_type for criterion in criteria for resource_type in SOURCES.get(criterion, ())}
+    return frozenset(types | {"Patient"} | ({"Medication"} if "medication" in criteria else set()))
+
+
+def build_fhir_queries(request: DataRequest, eligibility: Eligibility) -> tuple[FhirQuery, ...]:
+    """Return the FHIR queries for a study without duplicates; an unfiltered query of a type replaces others."""
+    unfiltered = eligibility_types(eligibility)
+    queries: list[FhirQuery] = []
+    for name in sorted(required_types(request, eligibility)):
+        filters = [_search_parameters(requirement) for requirement in request.requirements_of(name)]
+        if name in unfiltered or not filters or () in filters:
+            queries.append(FhirQuery(name))
+        else:
+            queries += [FhirQuery(name, parameters) for parameters in dict.fromkeys(filters)]
+    return tuple(queries)
+
+
+def _search_parameters(requirement: DataRequirement) -> Parameters:
+    pairs = [pair for codes in requirement.codes for pair in _code_parameters(requirement.type, codes)]
+    pairs += [pair for dates in requirement.dates for pair in _date_parameters(requirement.type, dates)]
+    return tuple(pairs)
+
+
+def _code_parameters(resource_type: str, code_filter: CodeFilter) -> Iterator[tuple[str, str]]:
+    if any(code.is_prefix for code in code_filter.codes):
+        return  # R4 search has no prefix match of codes
+    name = _CODE_PARAMETERS.get((resource_type, code_filter.path))
+    value = ",".join(
+        f"{_escape(code.system)}|{_escape(code.code)}" if code.system else _escape(code.code)
+        for code in code_filter.codes
+    )
+    if name and len(value) <= _MAX_FILTER_LENGTH:
         yield name, value
 
 
-def _dated(kind: str, wanted: DateFilter) -> Iterator[tuple[str, str]]:
-    path = wanted.path
-    for form in _FORMS:
-        path = path.removesuffix(form)
-    name = _DATES.get((kind, wanted.path)) or _DATES.get((kind, path))
-    if name and wanted.start:
-        yield name, f"ge{_moved(wanted.start, -1)}"
-    if name and wanted.end:
-        yield name, f"le{_moved(wanted.end, 1)}"
+def _date_parameters(resource_type: str, date_filter: DateFilter) -> Iterator[tuple[str, str]]:
+    path = date_filter.path
+    for suffix in _DATE_SUFFIXES:
+        path = path.removesuffix(suffix)
+    name = _DATE_PARAMETERS.get((resource_type, date_filter.path)) or _DATE_PARAMETERS.get(
+        (resource_type, path)
+    )
+    if name and date_filter.start:
+        yield name, f"ge{_shift_days(date_filter.start, -1)}"
+    if name and date_filter.end:
+        yield name, f"le{_shift_days(date_filter.end, 1)}"
 
 
-def _moved(day: str, days: int) -> str:
+def _shift_days(day: str, days: int) -> str:
     try:
         return (date.fromisoformat(day[:10]) + timedelta(days=days)).isoformat()
     except (ValueError, OverflowError):
         return day[:4]
 
 
-def _escaped(text: str) -> str:
-    r"""A part of a search value: the signs that separate values are escaped (R4 search, 3.1.1.5.7).
+def _escape(text: str) -> str:
+    r"""Return a value of a FHIR query with its separators escaped (R4 search, 3.1.1.5.7).
 
-    >>> _escaped("a|b,c")
+    >>> _escape("a|b,c")
     'a\\|b\\,c'
     """
-    for sign in "\\$,|":
-        text = text.replace(sign, f"\\{sign}")
+    for separator in "\\$,|":
+        text = text.replace(separator, f"\\{separator}")
     return text

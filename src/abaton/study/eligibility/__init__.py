@@ -1,6 +1,10 @@
-"""Whether a subject may take part, judged from the records alone."""
+"""Eligibility of a subject, evaluated on the subject's records only."""
 
-from abaton.study.eligibility.criterion_evaluation import Judgement, Verdict, judge
-from abaton.study.eligibility.evidence import Answer
+from abaton.study.eligibility.criterion_evaluation import (
+    CriterionResult,
+    EligibilityResult,
+    evaluate_eligibility,
+)
+from abaton.study.eligibility.evidence import Ternary
 
-__all__ = ["Answer", "Judgement", "Verdict", "judge"]
+__all__ = ["CriterionResult", "EligibilityResult", "Ternary", "evaluate_eligibility"]

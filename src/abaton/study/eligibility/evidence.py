@@ -1,7 +1,4 @@
-"""What a subject's records hold for each kind of criterion: types, elements, and which of them count.
-
-Yes, no, or not known: logic that never takes silence for an answer.
-"""
+"""Evidence for criteria in a subject's records, and three-valued logic on it."""
 
 from __future__ import annotations
 
@@ -11,140 +8,155 @@ from datetime import date
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-from abaton.fhir.partial_dates import Days, Stay, days, stay
+from abaton.fhir.partial_dates import PartialDate, PartialPeriod, parse_local_date, resource_period
 
 
-class Answer(StrEnum):
-    """What the records say about a criterion."""
+class Ternary(StrEnum):
+    """Result of a criterion: met, not met or unknown."""
 
-    YES = "yes"
-    NO = "no"
+    MET = "met"
+    NOT_MET = "not met"
     UNKNOWN = "unknown"
 
 
-class Finding(NamedTuple):
-    """An answer and why; the reason speaks about the kind of evidence, never about a value."""
+class CriterionFinding(NamedTuple):
+    """Answer with its reason, which names the kind of evidence and never a value."""
 
-    answer: Answer
+    answer: Ternary
     reason: str = ""
 
 
-YES, NO = Finding(Answer.YES, "the records show it"), Finding(Answer.NO, "the records do not show it")
+MET, NOT_MET = (
+    CriterionFinding(Ternary.MET, "the records meet it"),
+    CriterionFinding(Ternary.NOT_MET, "the records do not meet it"),
+)
 
 
-def unknown(reason: str) -> Finding:
-    """An answer that the records do not give."""
-    return Finding(Answer.UNKNOWN, reason)
+def unknown(reason: str) -> CriterionFinding:
+    """Return a finding of unknown evidence for a criterion, with its reason."""
+    return CriterionFinding(Ternary.UNKNOWN, reason)
 
 
-def both(*findings: Finding) -> Finding:
-    """Kleene's *and*: one no decides, then one unknown."""
-    return _strongest(findings, (Answer.NO, Answer.UNKNOWN, Answer.YES), YES)
+def all_of(*findings: CriterionFinding) -> CriterionFinding:
+    """Combine findings of evidence by Kleene's *and*: no before unknown before yes."""
+    return _strongest(findings, (Ternary.NOT_MET, Ternary.UNKNOWN, Ternary.MET), MET)
 
 
-def either(findings: Iterable[Finding]) -> Finding:
-    """Kleene's *or*: one yes decides, then one unknown; nothing at all is a no."""
-    return _strongest(findings, (Answer.YES, Answer.UNKNOWN, Answer.NO), NO)
+def any_of(findings: Iterable[CriterionFinding]) -> CriterionFinding:
+    """Combine findings of evidence by Kleene's *or*: yes before unknown before no; no without findings."""
+    return _strongest(findings, (Ternary.MET, Ternary.UNKNOWN, Ternary.NOT_MET), NOT_MET)
 
 
-def negated(finding: Finding) -> Finding:
-    """The opposite; what is not known stays so."""
-    turned = {Answer.YES: Answer.NO, Answer.NO: Answer.YES, Answer.UNKNOWN: Answer.UNKNOWN}
-    return Finding(turned[finding.answer], finding.reason)
+def negate(finding: CriterionFinding) -> CriterionFinding:
+    """Return the negation of a finding of evidence; unknown stays unknown."""
+    negation = {Ternary.MET: Ternary.NOT_MET, Ternary.NOT_MET: Ternary.MET, Ternary.UNKNOWN: Ternary.UNKNOWN}
+    return CriterionFinding(negation[finding.answer], finding.reason)
 
 
-def _strongest(findings: Iterable[Finding], order: tuple[Answer, ...], empty: Finding) -> Finding:
+def _strongest(
+    findings: Iterable[CriterionFinding], order: tuple[Ternary, ...], empty: CriterionFinding
+) -> CriterionFinding:
     return min(findings, key=lambda finding: order.index(finding.answer), default=empty)
 
 
 Resource = Mapping[str, Any]
 
 
-class Source(NamedTuple):
-    """Where a resource type says what it is about and when it took place."""
+class EvidenceSource(NamedTuple):
+    """Elements of a resource type that hold its codes and dates, and the status codes that void it."""
 
     codes: tuple[str, ...]
     dates: tuple[str, ...]
-    void: frozenset[str] = frozenset({"entered-in-error", "cancelled", "not-done", "planned", "draft"})
+    void_statuses: frozenset[str] = frozenset(
+        {"entered-in-error", "cancelled", "not-done", "planned", "draft"}
+    )
 
 
-_TAKEN = frozenset({"entered-in-error", "cancelled", "not-done", "draft", "not-taken", "intended"})
-_RESULT = frozenset({"entered-in-error", "cancelled", "registered"})
+_VOID_MEDICATION = frozenset({"entered-in-error", "cancelled", "not-done", "draft", "not-taken", "intended"})
+_VOID_RESULT = frozenset({"entered-in-error", "cancelled", "registered"})
 _OBSERVED = ("effectiveDateTime", "effectivePeriod", "effectiveInstant", "issued")
 _MEDICATION = ("medicationCodeableConcept", "medicationReference")
-_CONDITION = Source(("code",), ("onsetDateTime", "onsetPeriod", "recordedDate"))
-_OBSERVATION = Source(("code", "valueCodeableConcept"), _OBSERVED, _RESULT)
-_PROCEDURE = Source(("code",), ("performedDateTime", "performedPeriod"), frozenset({*_TAKEN, "preparation"}))
+_CONDITION = EvidenceSource(("code",), ("onsetDateTime", "onsetPeriod", "recordedDate"))
+_OBSERVATION = EvidenceSource(("code", "valueCodeableConcept"), _OBSERVED, _VOID_RESULT)
+_PROCEDURE = EvidenceSource(
+    ("code",), ("performedDateTime", "performedPeriod"), frozenset({*_VOID_MEDICATION, "preparation"})
+)
 
-SOURCES: dict[str, dict[str, Source]] = {
+SOURCES: dict[str, dict[str, EvidenceSource]] = {
     "condition": {"Condition": _CONDITION},
     "finding": {"Condition": _CONDITION, "Observation": _OBSERVATION},
     "medication": {
-        "MedicationRequest": Source(_MEDICATION, ("authoredOn",), _TAKEN),
-        "MedicationStatement": Source(
-            _MEDICATION, ("effectivePeriod", "effectiveDateTime", "dateAsserted"), _TAKEN
+        "MedicationRequest": EvidenceSource(_MEDICATION, ("authoredOn",), _VOID_MEDICATION),
+        "MedicationStatement": EvidenceSource(
+            _MEDICATION, ("effectivePeriod", "effectiveDateTime", "dateAsserted"), _VOID_MEDICATION
         ),
-        "MedicationAdministration": Source(_MEDICATION, ("effectivePeriod", "effectiveDateTime"), _TAKEN),
-        "MedicationDispense": Source(_MEDICATION, ("whenHandedOver", "whenPrepared"), _TAKEN),
+        "MedicationAdministration": EvidenceSource(
+            _MEDICATION, ("effectivePeriod", "effectiveDateTime"), _VOID_MEDICATION
+        ),
+        "MedicationDispense": EvidenceSource(
+            _MEDICATION, ("whenHandedOver", "whenPrepared"), _VOID_MEDICATION
+        ),
     },
     "procedure": {"Procedure": _PROCEDURE},
-    "encounter": {"Encounter": Source(("class", "type", "serviceType", "reasonCode"), ("period",))},
+    "encounter": {"Encounter": EvidenceSource(("class", "type", "serviceType", "reasonCode"), ("period",))},
     "test": {
-        "DiagnosticReport": Source(("code",), _OBSERVED, _RESULT),
-        "Observation": Source(("code",), _OBSERVED, _RESULT),
+        "DiagnosticReport": EvidenceSource(("code",), _OBSERVED, _VOID_RESULT),
+        "Observation": EvidenceSource(("code",), _OBSERVED, _VOID_RESULT),
         "Procedure": _PROCEDURE,
     },
     "consent": {
-        "Consent": Source(
+        "Consent": EvidenceSource(
             ("scope", "category", "policyRule"),
             ("dateTime",),
             frozenset({"draft", "proposed", "rejected", "inactive", "entered-in-error"}),
         )
     },
-    "observation": {"Observation": Source(("code",), _OBSERVED, _RESULT)},
+    "observation": {"Observation": EvidenceSource(("code",), _OBSERVED, _VOID_RESULT)},
 }
 
 
-def each(holder: object, name: str) -> list[Resource]:
-    """The objects in a list; whatever has another shape is no evidence."""
-    found = holder.get(name) if isinstance(holder, Mapping) else None
-    return [item for item in found if isinstance(item, Mapping)] if isinstance(found, list) else []
+def list_items(holder: object, name: str) -> list[Resource]:
+    """Return the objects of a list element of a record; other shapes are no evidence."""
+    items = holder.get(name) if isinstance(holder, Mapping) else None
+    return [item for item in items if isinstance(item, Mapping)] if isinstance(items, list) else []
 
 
 @dataclass
-class Records:
-    """One subject's resources by type, and by the names under which they may be referred to."""
+class SubjectEvidence:
+    """Resources of one subject by type and by reference."""
 
     by_type: dict[str, list[Resource]] = field(default_factory=dict)
-    by_name: dict[str, Resource] = field(default_factory=dict)
+    by_reference: dict[str, Resource] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, records: Iterable[Resource]) -> Records:
-        """Sort resources; Bundles are opened."""
-        made = cls()
-        for name, resource in _opened(records):
-            made.by_type.setdefault(str(resource.get("resourceType")), []).append(resource)
-            made.by_name[f"{resource.get('resourceType')}/{resource.get('id')}"] = resource
+    def from_records(cls, records: Iterable[Resource]) -> SubjectEvidence:
+        """Index a subject's resources as evidence for eligibility; Bundles are split."""
+        evidence = cls()
+        for name, resource in _split_bundles(records):
+            evidence.by_type.setdefault(str(resource.get("resourceType")), []).append(resource)
+            evidence.by_reference[f"{resource.get('resourceType')}/{resource.get('id')}"] = resource
             if name:
-                made.by_name[name] = resource
-        return made
+                evidence.by_reference[name] = resource
+        return evidence
 
-    def entries(self, what: str) -> Iterator[tuple[Resource, Source]]:
-        """The records that count as evidence for a kind of criterion; void ones are left out."""
-        for kind, source in SOURCES[what].items():
-            for resource in self.by_type.get(kind, ()):
-                void = str(resource.get("status")) in source.void or "refuted" in _verification(resource)
+    def entries(self, criterion_type: str) -> Iterator[tuple[Resource, EvidenceSource]]:
+        """Yield the records that are evidence for a type of criterion; void ones are dropped."""
+        for resource_type, source in SOURCES[criterion_type].items():
+            for resource in self.by_type.get(resource_type, ()):
+                void = str(resource.get("status")) in source.void_statuses or "refuted" in _verification(
+                    resource
+                )
                 if not void:
                     yield resource, source
 
-    def codings(self, resource: Resource, source: Source) -> list[Resource]:
-        """All codings with which a record says what it is about."""
-        found: list[Resource] = []
+    def codings(self, resource: Resource, source: EvidenceSource) -> list[Resource]:
+        """Return all codings of a record that are evidence: they say what it is about."""
+        codings: list[Resource] = []
         for name in source.codes:
             value = resource.get(name)
             for concept in value if isinstance(value, list) else [value]:
-                found += self._codings(concept, resource)
-        return found
+                codings += self._codings(concept, resource)
+        return codings
 
     def _codings(self, concept: object, holder: Resource) -> list[Resource]:
         if not isinstance(concept, Mapping):
@@ -152,69 +164,71 @@ class Records:
         if isinstance(reference := concept.get("reference"), str):
             target = self._target(reference, holder)
             return self._codings(target.get("code"), target) if target else []
-        codings = each(concept, "coding") if "coding" in concept else [concept]  # Encounter.class is a Coding
+        codings = (
+            list_items(concept, "coding") if "coding" in concept else [concept]
+        )  # Encounter.class is a Coding
         return [coding for coding in codings if isinstance(coding.get("code"), str)]
 
     def _target(self, reference: str, holder: Resource) -> Resource | None:
         if reference.startswith("#"):
-            return next((r for r in each(holder, "contained") if r.get("id") == reference[1:]), None)
-        return self.by_name.get(reference) or self.by_name.get("/".join(reference.split("/")[-2:]))
+            return next((r for r in list_items(holder, "contained") if r.get("id") == reference[1:]), None)
+        return self.by_reference.get(reference) or self.by_reference.get("/".join(reference.split("/")[-2:]))
 
 
-def _opened(records: Iterable[Resource]) -> Iterator[tuple[str, Resource]]:
+def _split_bundles(records: Iterable[Resource]) -> Iterator[tuple[str, Resource]]:
     for record in records:
         if record.get("resourceType") != "Bundle":
             yield "", record
             continue
-        for entry in each(record, "entry"):
+        for entry in list_items(record, "entry"):
             if isinstance(resource := entry.get("resource"), Mapping):
                 yield str(entry.get("fullUrl", "")), resource
 
 
 def _status_codes(resource: Resource, name: str) -> set[str]:
     value = resource.get(name)
-    return {str(coding.get("code")) for coding in each(value, "coding")}
+    return {str(coding.get("code")) for coding in list_items(value, "coding")}
 
 
 def _verification(resource: Resource) -> set[str]:
-    """The codes of a Condition's verification; an entry in error counts as refuted."""
+    """Return the verification codes of a Condition as evidence; an entry in error counts as refuted."""
     codes = _status_codes(resource, "verificationStatus")
     return codes | {"refuted"} if "entered-in-error" in codes else codes
 
 
-def trusted(resource: Resource) -> Finding:
-    """Whether a record states a fact, or only a suspicion."""
+def confirmed(resource: Resource) -> CriterionFinding:
+    """Return whether a record is confirmed evidence, or unknown if it is only suspected."""
     if _verification(resource) & {"unconfirmed", "provisional", "differential"}:
         return unknown("a matching record is not confirmed")
     if resource.get("status") == "unknown":
-        return unknown("a matching record's status is not known")
-    return YES
+        return unknown("a matching record's status is unknown")
+    return MET
 
 
-def when(resource: Resource, source: Source, today: date) -> Stay | None:
-    """When a record's matter took place; a Condition lasts until it abated."""
-    found = stay(resource, source.dates, today)
-    if found is None or resource.get("resourceType") != "Condition":
-        return found
-    abated = stay(resource, ("abatementDateTime", "abatementPeriod"), today)
-    if abated:
-        return Stay(found.began, abated.ended)
-    over = _status_codes(resource, "clinicalStatus") & {"inactive", "remission", "resolved"}
-    return Stay(found.began, Days(found.began.first, today) if over else Days(today, today))
+def record_period(resource: Resource, source: EvidenceSource, today: date) -> PartialPeriod | None:
+    """Return when the evidence of a record took place; a Condition lasts until its abatement."""
+    period = resource_period(resource, source.dates, today)
+    if period is None or resource.get("resourceType") != "Condition":
+        return period
+    abatement = resource_period(resource, ("abatementDateTime", "abatementPeriod"), today)
+    if abatement:
+        return PartialPeriod(period.start, abatement.end)
+    is_over = _status_codes(resource, "clinicalStatus") & {"inactive", "remission", "resolved"}
+    return PartialPeriod(period.start, PartialDate(period.start.first if is_over else today, today))
 
 
-def birth(records: Records) -> Days | None:
-    """The days on which the subject may have been born."""
-    patient = the_patient(records)
-    return days(patient.get("birthDate")) if patient else None
+def birth_date(records: SubjectEvidence) -> PartialDate | None:
+    """Return the dates on which a subject may have been born by the evidence of its records."""
+    patient = only_patient(records)
+    return parse_local_date(patient.get("birthDate")) if patient else None
 
 
-def the_patient(records: Records) -> Resource | None:
-    """The one Patient of the records; with none or several nothing is known."""
-    found = records.by_type.get("Patient", [])
-    return found[0] if len(found) == 1 else None
+def only_patient(records: SubjectEvidence) -> Resource | None:
+    """Return the only Patient of a subject's evidence; None if there is none or several."""
+    patients = records.by_type.get("Patient", [])
+    return patients[0] if len(patients) == 1 else None
 
 
-def same_or_no(found: bool) -> Finding:  # noqa: FBT001 - turns a truth value into a finding
-    """A plain truth as a finding."""
-    return YES if found else NO
+def finding_of(is_met: bool) -> CriterionFinding:  # noqa: FBT001 - converts a boolean
+    """Convert a boolean to a finding of evidence: met or not met."""
+    return MET if is_met else NOT_MET

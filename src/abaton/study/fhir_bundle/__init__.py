@@ -1,4 +1,4 @@
-"""The study document as the FHIR Bundle of InteropEHRate, read and written."""
+"""Study document as the FHIR Bundle of InteropEHRate, read and written."""
 
 from abaton.study.fhir_bundle.bundle_reader import read_bundle
 from abaton.study.fhir_bundle.bundle_writer import write_bundle

@@ -1,4 +1,4 @@
-"""From a study document to an InteropEHRate Bundle: valid FHIR R4, with everything the document says."""
+"""Conversion of a study document to an InteropEHRate Bundle: valid FHIR R4 with the complete document."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from html import escape
 from typing import Any
 
 from abaton.deid.settings import Mechanism
-from abaton.study.document import Centre, Document, Questionnaire, Study
+from abaton.study.document import AttachedDocument, Questionnaire, ResearchCentre, Study
 from abaton.study.fhir_bundle import primitives
-from abaton.study.fhir_bundle.data_requirement import data_requirement, timing
+from abaton.study.fhir_bundle.data_requirement import timing, to_data_requirement
 from abaton.study.fhir_bundle.group_resource import group
 from abaton.study.fhir_bundle.primitives import coding, concept, period, telecoms, to_extension, without_none
 
-_WORDS = {Mechanism.ANONYMISE: "anonymization", Mechanism.PSEUDONYMISE: "pseudonymization"}
+_MECHANISM_CODES = {Mechanism.ANONYMISE: "anonymization", Mechanism.PSEUDONYMISE: "pseudonymization"}
 
 
 def write_bundle(study: Study) -> dict[str, Any]:
-    """The study as a collection: ResearchStudy, Group, Location, Endpoint and Questionnaires."""
+    """Write a study as a FHIR Bundle of ResearchStudy, Group, Location, Endpoint and Questionnaires."""
     resources = [
         _research_study(study),
         group(study.eligibility),
         _location(study.centre),
         _endpoint(study.centre),
-        *(made.resource for made in study.questionnaires if made.resource),
+        *(resource.resource for resource in study.questionnaires if resource.resource),
     ]
     base = study.centre.endpoint.url.rstrip("/")
     return {
@@ -31,47 +31,54 @@ def write_bundle(study: Study) -> dict[str, Any]:
         "id": _fhir_id(study.study.id),
         "language": study.study.language,
         "type": "collection",
-        # References are relative, so they resolve against the address of the service (FHIR R4, 2.36.4.1).
+        # Relative references resolve against the URL of the service (FHIR R4, 2.36.4.1).
         "entry": [
-            {"fullUrl": f"{base}/{made['resourceType']}/{made['id']}", "resource": made} for made in resources
+            {"fullUrl": f"{base}/{resource['resourceType']}/{resource['id']}", "resource": resource}
+            for resource in resources
         ],
     }
 
 
 def _fhir_id(name: str) -> str:
-    """A FHIR id: at most 64 letters, digits, points and dashes."""
+    """Return the FHIR id of a resource to write to a study's Bundle: at most 64 letters, digits, points, dashes."""
     return re.sub(r"[^A-Za-z0-9.-]+", "-", name)[:64]
 
 
 def _research_study(study: Study) -> dict[str, Any]:
-    head = study.study
-    identifier = without_none({"system": head.system, "value": head.id})
-    words = [f"<p>{escape(part, quote=False)}</p>" for part in (head.title, head.question) if part]
+    identification = study.study
+    identifier = without_none({"system": identification.system, "value": identification.id})
+    paragraphs = [
+        f"<p>{escape(part, quote=False)}</p>"
+        for part in (identification.title, identification.question)
+        if part
+    ]
     return without_none(
         {
             "resourceType": "ResearchStudy",
-            "id": _fhir_id(head.id),
+            "id": _fhir_id(identification.id),
             "meta": {"profile": [primitives.STUDY]},
-            "language": head.language,
+            "language": identification.language,
             "text": {
                 "status": "extensions",
-                "div": f'<div xmlns="http://www.w3.org/1999/xhtml">{"".join(words)}</div>',
+                "div": f'<div xmlns="http://www.w3.org/1999/xhtml">{"".join(paragraphs)}</div>',
             },
             "extension": _extensions(study),
             "identifier": [identifier],
-            "title": head.title,
-            "status": head.status.value,
-            "primaryPurposeType": {"coding": [{"system": primitives.PURPOSES, "code": head.purpose.value}]},
-            "condition": [concept(term) for term in head.conditions],
+            "title": identification.title,
+            "status": identification.status.value,
+            "primaryPurposeType": {
+                "coding": [{"system": primitives.PURPOSES, "code": identification.purpose.value}]
+            },
+            "condition": [concept(code) for code in identification.conditions],
             "contact": [
                 without_none({"name": contact.name, "telecom": telecoms(contact.telecom)})
                 for contact in study.contacts
             ],
             "relatedArtifact": [_artifact(document) for document in study.documents],
-            "location": [concept(term) for term in head.regions],
-            "description": head.question,
+            "location": [concept(code) for code in identification.regions],
+            "description": identification.question,
             "enrollment": [{"reference": "Group/cohort"}],
-            "period": period(head.period),
+            "period": period(identification.period),
             "site": [{"reference": "Location/centre"}],
         }
     )
@@ -80,59 +87,59 @@ def _research_study(study: Study) -> dict[str, Any]:
 def _extensions(study: Study) -> list[dict[str, Any]]:
     mechanism = {
         "system": primitives.ANONYMISATION_TYPES,
-        "code": _WORDS[study.deidentification.mechanism],
-        "display": _WORDS[study.deidentification.mechanism].capitalize(),
+        "code": _MECHANISM_CODES[study.deidentification.mechanism],
+        "display": _MECHANISM_CODES[study.deidentification.mechanism].capitalize(),
     }
     requirements = [
-        {"url": "DataRequirement", "valueDataRequirement": data_requirement(made)} for made in study.data
+        {"url": "DataRequirement", "valueDataRequirement": to_data_requirement(item)} for item in study.data
     ]
     return [
         {"url": primitives.ENROLMENT, "valuePeriod": period(study.study.enrolment)},
         {"url": primitives.ANONYMISATION, "valueCoding": mechanism},
         {"url": primitives.DATA_SET, "extension": requirements},
-        *(_asked(made) for made in study.questionnaires),
+        *(_questionnaire(item) for item in study.questionnaires),
         to_extension(primitives.DETAILS, _details(study)),
     ]
 
 
 def _details(study: Study) -> dict[str, Any]:
-    """What the guide has no code for."""
+    """Return the content of a study to write to Abaton's own extension, for which the guide has no codes."""
     content = study.content()
-    head, protection = content["study"], dict(content["deidentification"])
-    protection.pop("mechanism")
-    made = {key: head.get(key) for key in ("version", "legal_basis", "shares", "retention")}
-    made |= {
-        "deidentification": protection,
+    identification, deidentification = content["study"], dict(content["deidentification"])
+    deidentification.pop("mechanism")
+    details = {key: identification.get(key) for key in ("version", "legal_basis", "shared_data", "retention")}
+    details |= {
+        "deidentification": deidentification,
         "privacy": content.get("privacy"),
-        **{key: content.get(key) for key in ("views", "features", "learning", "consent", "persons")},
+        **{key: content.get(key) for key in ("views", "features", "learning", "consent", "citizens")},
     }
-    return without_none(made)
+    return without_none(details)
 
 
-def _asked(made: Questionnaire) -> dict[str, Any]:
+def _questionnaire(questionnaire: Questionnaire) -> dict[str, Any]:
     return {
         "url": primitives.QUESTIONNAIRE,
         "extension": [
-            {"url": "Questionnaire", "valueReference": {"reference": made.reference}},
-            {"url": "Deadline", "valueDateTime": made.deadline.isoformat()},
-            {"url": "ReminderFrequency", "valueTiming": timing(made.reminder)},
+            {"url": "Questionnaire", "valueReference": {"reference": questionnaire.reference}},
+            {"url": "Deadline", "valueDateTime": questionnaire.deadline.isoformat()},
+            {"url": "ReminderFrequency", "valueTiming": timing(questionnaire.reminder)},
         ],
     }
 
 
-def _artifact(made: Document) -> dict[str, Any]:
+def _artifact(attached: AttachedDocument) -> dict[str, Any]:
     document = {
-        "contentType": made.content_type,
-        "language": made.language,
-        "data": made.data,
-        "url": made.url,
-        "title": made.title,
-        "creation": made.created.isoformat() if made.created else None,
+        "contentType": attached.content_type,
+        "language": attached.language,
+        "data": attached.data,
+        "url": attached.url,
+        "title": attached.title,
+        "creation": attached.created.isoformat() if attached.created else None,
     }
     return {"type": "documentation", "document": without_none(document)}
 
 
-def _location(centre: Centre) -> dict[str, Any]:
+def _location(centre: ResearchCentre) -> dict[str, Any]:
     identifier = without_none({"system": centre.system, "value": centre.id})
     address = centre.address.model_dump()
     names = {"lines": "line", "postcode": "postalCode", "kind": "type"}
@@ -143,7 +150,7 @@ def _location(centre: Centre) -> dict[str, Any]:
             "meta": {"profile": [primitives.CENTRE]},
             "identifier": [identifier] if identifier else None,
             "name": centre.name,
-            "type": [concept(term) for term in centre.kinds],
+            "type": [concept(code) for code in centre.types],
             "telecom": telecoms(centre.telecom),
             "address": without_none(
                 {
@@ -156,16 +163,16 @@ def _location(centre: Centre) -> dict[str, Any]:
     )
 
 
-def _endpoint(centre: Centre) -> dict[str, Any]:
-    made = centre.endpoint
+def _endpoint(centre: ResearchCentre) -> dict[str, Any]:
+    endpoint = centre.endpoint
     return without_none(
         {
             "resourceType": "Endpoint",
             "id": "endpoint",
-            "status": made.status,
-            "connectionType": coding(made.connection),
-            "name": made.name,
-            "payloadType": [concept(term) for term in made.payloads],
-            "address": made.url,
+            "status": endpoint.status,
+            "connectionType": coding(endpoint.connection),
+            "name": endpoint.name,
+            "payloadType": [concept(code) for code in endpoint.payloads],
+            "address": endpoint.url,
         }
     )

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from abaton.documents.fields import Term
-from abaton.study.criteria import KINDS, Criterion, Eligibility
+from abaton.documents.fields import Coding
+from abaton.study.criteria import CHARACTERISTIC_CODES, Criterion, Eligibility
 from abaton.study.fhir_bundle import primitives
 from abaton.study.fhir_bundle.primitives import (
-    Node,
-    Report,
+    BundleIssues,
+    BundleNode,
     concept,
     period,
+    read_codings,
     read_period,
-    terms,
     without_none,
 )
 
@@ -43,52 +43,56 @@ _COMPARATORS = {">": "above", "<": "below", ">=": "low", "<=": "high"}
 _VALUES = ("valueCodeableConcept", "valueBoolean", "valueQuantity", "valueRange", "valueReference")
 
 
-def read_cohort(group: Node | None, report: Report) -> dict[str, Any]:
-    """The table of the eligibility section, from a Group."""
+def read_cohort(group: BundleNode | None, report: BundleIssues) -> dict[str, Any]:
+    """Convert a FHIR Group resource to the table of the eligibility section."""
     if group is None:
         return {}
     report.origins[("eligibility",)] = group.path
-    if group.text("type", needed=True) not in ("person", None):
-        group.wrong("the cohort is not a group of persons", "set Group.type to 'person'")
-    found = group.each("characteristic", needed=True)
-    for i, node in enumerate(found):
+    if group.text("type", required=True) not in ("person", None):
+        group.add_problem("the cohort is not a group of persons", "set Group.type to 'person'")
+    characteristics = group.items("characteristic", required=True)
+    for i, node in enumerate(characteristics):
         report.origins[("eligibility", "criteria", i)] = node.path
     quantity = group.get("quantity")
     return without_none(
         {
             "name": group.text("name"),
             "target": quantity.value if quantity else None,
-            "criteria": [_criterion(node) for node in found],
+            "criteria": [_criterion(node) for node in characteristics],
         }
     )
 
 
-def _criterion(node: Node) -> dict[str, Any]:
-    node.only("code", "exclude", "period", "extension", *_VALUES)
-    code = node.get("code", needed=True)
-    named = terms(code) if code else []
-    kinds = [kind for term in named if (kind := KINDS.get((term.get("system", ""), term.get("code", ""))))]
+def _system_and_code(code: dict[str, Any]) -> tuple[str, str]:
+    return code.get("system", ""), code.get("code", "")
+
+
+def _criterion(node: BundleNode) -> dict[str, Any]:
+    node.refuse_other_keys("code", "exclude", "period", "extension", *_VALUES)
+    code = node.get("code", required=True)
+    codings = read_codings(code) if code else []
+    types = [kind for code in codings if (kind := CHARACTERISTIC_CODES.get(_system_and_code(code)))]
     note = node.extension(primitives.NOTE)
     exclude = node.value.get("exclude") if isinstance(node.value, dict) else None
     if not isinstance(exclude, bool):
-        node.wrong("'exclude' is missing", "say true or false: it turns the meaning round")
-    what = kinds[0] if kinds else "observation"
-    made = {
-        "what": what,
+        node.add_problem("'exclude' is missing", "write true or false")
+    criterion_type = types[0] if types else "observation"
+    criterion = {
+        "type": criterion_type,
         "exclude": exclude or None,
         "period": read_period(node.get("period")),
         "note": note.text("valueString") if note else None,
-        **({} if kinds else {"codes": named}),
+        **({} if types else {"codes": codings}),
     }
-    return without_none({**made, **_value(node, what)})
+    return without_none({**criterion, **_value(node, criterion_type)})
 
 
-def _value(node: Node, what: str) -> dict[str, Any]:
+def _value(node: BundleNode, criterion_type: str) -> dict[str, Any]:
     given = [name for name in _VALUES if isinstance(node.value, dict) and name in node.value]
     if len(given) != 1:
-        node.wrong("there is not exactly one value[x]", f"give one of {', '.join(_VALUES[:4])}")
+        node.add_problem("there is not exactly one value[x]", f"give one of {', '.join(_VALUES[:4])}")
         return {}
-    value = Node(node.value[given[0]], f"{node.path}.{given[0]}", node.report)
+    value = BundleNode(node.value[given[0]], f"{node.path}.{given[0]}", node.report)
     if given[0] == "valueBoolean":
         return {"flag": value.value}
     if given[0] == "valueQuantity":
@@ -96,53 +100,53 @@ def _value(node: Node, what: str) -> dict[str, Any]:
     if given[0] == "valueRange":
         return _range(value)
     if given[0] == "valueReference":
-        value.wrong("a criterion cannot be judged by a reference", "use a code")
+        value.add_problem("a criterion with a reference is not supported", "use a code")
         return {}
-    if what == "sex":
+    if criterion_type == "sex":
         return {"sex": _sexes(value)}
-    return {"values" if what == "observation" else "codes": terms(value)}
+    return {"values" if criterion_type == "observation" else "codes": read_codings(value)}
 
 
-def _sexes(value: Node) -> list[str]:
-    found = [_SEXES.get((term.get("system", ""), term.get("code", ""))) for term in terms(value)]
-    if None in found:
-        value.wrong("this sex cannot be found in a Patient's gender", f"use a code of {primitives.GENDERS}")
-    return [sex for sex in found if sex]
+def _sexes(value: BundleNode) -> list[str]:
+    sexes = [_SEXES.get(_system_and_code(code)) for code in read_codings(value)]
+    if None in sexes:
+        value.add_problem("this sex is not a code of Patient.gender", f"use a code of {primitives.GENDERS}")
+    return [sex for sex in sexes if sex]
 
 
-def _number(node: Node | None) -> float | None:
-    found = node.get("value", needed=True) if node else None
-    if found is None:
+def _number(node: BundleNode | None) -> float | None:
+    value = node.get("value", required=True) if node else None
+    if value is None:
         return None
-    if isinstance(found.value, bool) or not isinstance(found.value, int | float):
-        found.wrong("this must be a number", "write it without quotes")
+    if isinstance(value.value, bool) or not isinstance(value.value, int | float):
+        value.add_problem("this must be a number", "write it without quotes")
         return None
-    return float(found.value)
+    return float(value.value)
 
 
-def _unit(node: Node | None) -> str | None:
+def _unit(node: BundleNode | None) -> str | None:
     return (node.text("code") or node.text("unit")) if node else None
 
 
-def _quantity(node: Node) -> dict[str, Any]:
+def _quantity(node: BundleNode) -> dict[str, Any]:
     comparator = node.text("comparator")
     key = _COMPARATORS.get(comparator, "equals") if comparator else "equals"
     if comparator and comparator not in _COMPARATORS:
-        node.wrong("this comparator is not known", f"use one of {', '.join(_COMPARATORS)}")
+        node.add_problem("this comparator is unknown", f"use one of {', '.join(_COMPARATORS)}")
     return {key: _number(node), "unit": _unit(node)}
 
 
-def _range(node: Node) -> dict[str, Any]:
+def _range(node: BundleNode) -> dict[str, Any]:
     low, high = node.get("low"), node.get("high")
     if low is None and high is None:
-        node.wrong("the range has neither low nor high", "give at least one of them")
+        node.add_problem("the range has neither low nor high", "give at least one of them")
     if low and high and _unit(low) and _unit(high) and _unit(low) != _unit(high):
-        node.wrong("low and high have different units", "use one unit")
+        node.add_problem("low and high have different units", "use one unit")
     return {"low": _number(low), "high": _number(high), "unit": _unit(low) or _unit(high)}
 
 
 def group(eligibility: Eligibility) -> dict[str, Any]:
-    """The eligibility section as a Group."""
+    """Convert the eligibility section of a study to a FHIR Group resource."""
     return without_none(
         {
             "resourceType": "Group",
@@ -156,27 +160,31 @@ def group(eligibility: Eligibility) -> dict[str, Any]:
 
 
 def _characteristic(item: Criterion) -> dict[str, Any]:
-    kind = next((key for key, what in KINDS.items() if what == item.what), None)
-    made: dict[str, Any] = {}
+    code = next((key for key, kind in CHARACTERISTIC_CODES.items() if kind == item.type), None)
+    characteristic: dict[str, Any] = {}
     if item.note:
-        made["extension"] = [{"url": primitives.NOTE, "valueString": item.note}]
-    if kind is None:
-        made["code"] = concept(*item.codes)
+        characteristic["extension"] = [{"url": primitives.NOTE, "valueString": item.note}]
+    if code is None:
+        characteristic["code"] = concept(*item.codes)
     else:
-        made["code"] = {"coding": [{"system": kind[0], "code": kind[1], "display": _DISPLAYS[item.what]}]}
-    made |= _written_value(item)
-    made["exclude"] = item.exclude
-    return made | ({"period": period(item.period)} if item.period else {})
+        characteristic["code"] = {
+            "coding": [{"system": code[0], "code": code[1], "display": _DISPLAYS[item.type]}]
+        }
+    characteristic |= _characteristic_value(item)
+    characteristic["exclude"] = item.exclude
+    return characteristic | ({"period": period(item.period)} if item.period else {})
 
 
-def _written_value(item: Criterion) -> dict[str, Any]:
+def _characteristic_value(item: Criterion) -> dict[str, Any]:
     if item.flag is not None:
         return {"valueBoolean": item.flag}
     if item.sex:
         return {
-            "valueCodeableConcept": concept(*(Term(system=primitives.GENDERS, code=sex) for sex in item.sex))
+            "valueCodeableConcept": concept(
+                *(Coding(system=primitives.GENDERS, code=sex) for sex in item.sex)
+            )
         }
-    if not item.bounded:
+    if not item.has_bounds:
         return {"valueCodeableConcept": concept(*(item.values or item.codes))}
     if item.low is not None or item.high is not None:
         sides = {"low": item.low, "high": item.high}

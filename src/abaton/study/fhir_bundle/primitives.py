@@ -1,14 +1,8 @@
-"""A place in a FHIR document: a value that knows its path and reports what is missing or wrong there.
+"""FHIR primitives of the study Bundle: nodes with their path, extensions, codings, periods and contact points.
 
-Plain tables as nested FHIR extensions, and back, without loss.
-
-A table becomes an extension whose children are named like its keys; a list becomes children that are all
-named ``item``; text becomes ``valueString``, truth values ``valueBoolean``, numbers ``valueInteger`` or
-``valueDecimal``.
-
-The names that InteropEHRate's implementation guide gives to profiles, extensions and code systems.
-
-Codes, periods and telephone numbers, from FHIR to the study document and back.
+A table becomes an extension whose children have the names of its keys; a list becomes children that are all named
+``item``; values become ``valueString``, ``valueBoolean``, ``valueInteger`` or ``valueDecimal``. The constants are the
+URLs of profiles, extensions and code systems in InteropEHRate's implementation guide.
 """
 
 from __future__ import annotations
@@ -17,90 +11,94 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from abaton.documents.fields import Match, Period, Term
+from abaton.documents.fields import CodePrefix, Coding, DatePeriod
 from abaton.study.data_requirements import Telecom
 
 Origins = dict[tuple[str | int, ...], str]
-Complaint = tuple[str, str, str]
-"""FHIR path, what is wrong, remedy."""
+BundleProblem = tuple[str, str, str]
+"""FHIR path, problem and remedy."""
 
 
 @dataclass
-class Report:
-    """What was found while reading: complaints, where each key came from, and what was passed over."""
+class BundleIssues:
+    """Problems found while reading, the origin of each key, and the elements that were not imported."""
 
-    complaints: list[Complaint] = field(default_factory=list)
+    problems: list[BundleProblem] = field(default_factory=list)
     origins: Origins = field(default_factory=dict)
-    passed_over: list[str] = field(default_factory=list)
+    ignored_keys: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
-class Node:
-    """A JSON value with its FHIR path; reading past what is there gives nothing, or a complaint."""
+class BundleNode:
+    """JSON value with its FHIR path; absent members are None or a problem."""
 
     value: Any
     path: str
-    report: Report
+    report: BundleIssues
 
-    def wrong(self, what: str, remedy: str) -> None:
-        """Report that something is wrong here."""
-        self.report.complaints.append((self.path, what, remedy))
+    def add_problem(self, what: str, remedy: str) -> None:
+        """Report a problem at the path of this node of a study's Bundle."""
+        self.report.problems.append((self.path, what, remedy))
 
-    def get(self, key: str, *, needed: bool = False) -> Node | None:
-        """The member of that name, if it is there."""
-        found = self.value.get(key) if isinstance(self.value, dict) else None
-        if found is None or found in ("", [], {}):
-            if needed:
-                Node(None, f"{self.path}.{key}", self.report).wrong(f"'{key}' is missing", "add it")
+    def get(self, key: str, *, required: bool = False) -> BundleNode | None:
+        """Return the member of that name of a node of a study's Bundle, or None."""
+        member = self.value.get(key) if isinstance(self.value, dict) else None
+        if member is None or member in ("", [], {}):
+            if required:
+                BundleNode(None, f"{self.path}.{key}", self.report).add_problem(
+                    f"'{key}' is missing", "add it"
+                )
             return None
-        return Node(found, f"{self.path}.{key}", self.report)
+        return BundleNode(member, f"{self.path}.{key}", self.report)
 
-    def each(self, key: str, *, needed: bool = False) -> list[Node]:
-        """The items of the list of that name."""
-        found = self.get(key, needed=needed)
-        if found is None:
+    def items(self, key: str, *, required: bool = False) -> list[BundleNode]:
+        """Return the items of the list of that name in a node of a study's Bundle."""
+        member = self.get(key, required=required)
+        if member is None:
             return []
-        if not isinstance(found.value, list):
-            found.wrong("this must be a list", "put it in [ ]")
+        if not isinstance(member.value, list):
+            member.add_problem("this must be a list", "put it in [ ]")
             return []
-        return [Node(item, f"{found.path}[{i}]", self.report) for i, item in enumerate(found.value)]
+        return [BundleNode(item, f"{member.path}[{i}]", self.report) for i, item in enumerate(member.value)]
 
-    def one(self, key: str, *, needed: bool = True) -> Node | None:
-        """The only item of the list of that name; several are more than a study document can carry."""
-        found = self.each(key, needed=needed)
-        if len(found) > 1:
-            found[1].wrong(f"there are {len(found)} of '{key}', one is understood", "keep one")
-        return found[0] if found else None
+    def single(self, key: str, *, required: bool = True) -> BundleNode | None:
+        """Return the only item of the list of that name in a Bundle's node; report further items."""
+        items = self.items(key, required=required)
+        if len(items) > 1:
+            items[1].add_problem(f"'{key}' has {len(items)} items; one is supported", "keep one")
+        return items[0] if items else None
 
-    def text(self, key: str, *, needed: bool = False) -> str | None:
-        """The text of that name."""
-        found = self.get(key, needed=needed)
-        if found is None:
+    def text(self, key: str, *, required: bool = False) -> str | None:
+        """Return the primitive text of that name in a node of a study's Bundle."""
+        member = self.get(key, required=required)
+        if member is None:
             return None
-        if not isinstance(found.value, str):
-            found.wrong("this must be text", "put it in quotes")
+        if not isinstance(member.value, str):
+            member.add_problem("this must be text", "put it in quotes")
             return None
-        return found.value
+        return member.value
 
-    def only(self, *known: str) -> None:
-        """Complain about every member that would be lost although it narrows what is asked for."""
+    def refuse_other_keys(self, *known: str) -> None:
+        """Report every member of a Bundle's node that restricts the study and cannot be imported."""
         for key in self.value if isinstance(self.value, dict) else ():
             if key not in (*known, "id"):
-                where = Node(None, f"{self.path}.{key}", self.report)
-                where.wrong("this narrows the study in a way that cannot be kept", "say it in another way")
+                node = BundleNode(None, f"{self.path}.{key}", self.report)
+                node.add_problem("this restriction is not supported", "remove it or express it differently")
 
-    def extensions(self, url: str) -> list[Node]:
-        """The extensions of that name."""
-        return [node for node in self.each("extension") if node.text("url") == url]
+    def extensions(self, url: str) -> list[BundleNode]:
+        """Return the extensions with that URL of a node of a study's Bundle."""
+        return [node for node in self.items("extension") if node.text("url") == url]
 
-    def extension(self, url: str, *, needed: bool = False) -> Node | None:
-        """The extension of that name, which may be there once."""
-        found = self.extensions(url)
-        if len(found) > 1:
-            found[1].wrong("this extension stands twice", "keep one")
-        if not found and needed:
-            Node(None, f"{self.path}.extension", self.report).wrong(f"extension '{url}' is missing", "add it")
-        return found[0] if found else None
+    def extension(self, url: str, *, required: bool = False) -> BundleNode | None:
+        """Return the extension with that URL of a node of a study's Bundle, which may occur once."""
+        extensions = self.extensions(url)
+        if len(extensions) > 1:
+            extensions[1].add_problem("this extension occurs twice", "keep one")
+        if not extensions and required:
+            BundleNode(None, f"{self.path}.extension", self.report).add_problem(
+                f"extension '{url}' is missing", "add it"
+            )
+        return extensions[0] if extensions else None
 
 
 _ITEM = "item"
@@ -108,7 +106,7 @@ _VALUES = ("valueString", "valueBoolean", "valueInteger", "valueDecimal")
 
 
 def to_extension(url: str, value: Any) -> dict[str, Any]:
-    """A plain value as an extension.
+    """Convert a JSON value to a FHIR extension with primitive values.
 
     >>> to_extension("k", {"a": 1})
     {'url': 'k', 'extension': [{'url': 'a', 'valueInteger': 1}]}
@@ -125,28 +123,28 @@ def to_extension(url: str, value: Any) -> dict[str, Any]:
 
 
 def from_extension(extension: dict[str, Any]) -> Any:
-    """The plain value of an extension that :func:`to_extension` made.
+    """Return the JSON value of a FHIR extension of primitives written by :func:`to_extension`.
 
     Raises:
-        ValueError: The extension is not of that form.
+        ValueError: The extension does not have that form.
     """
     children = extension.get("extension")
     if children is None:
-        found = [extension[name] for name in _VALUES if name in extension]
-        if len(found) != 1 or not isinstance(found[0], str | bool | int | float):
-            raise ValueError("an extension without one plain value")
-        return found[0]
-    if not isinstance(children, list) or not all(_named(child) for child in children):
-        raise ValueError("an extension with nameless children")
+        values = [extension[name] for name in _VALUES if name in extension]
+        if len(values) != 1 or not isinstance(values[0], str | bool | int | float):
+            raise ValueError("an extension without exactly one primitive value")
+        return values[0]
+    if not isinstance(children, list) or not all(_has_url(child) for child in children):
+        raise ValueError("an extension with children that have no URL")
     if all(child["url"] == _ITEM for child in children):
         return [from_extension(child) for child in children]
-    made = {child["url"]: from_extension(child) for child in children}
-    if len(made) < len(children):
-        raise ValueError("an extension with two children of one name")
-    return made
+    table = {child["url"]: from_extension(child) for child in children}
+    if len(table) < len(children):
+        raise ValueError("an extension with two children of one URL")
+    return table
 
 
-def _named(child: Any) -> bool:
+def _has_url(child: Any) -> bool:
     return isinstance(child, dict) and isinstance(child.get("url"), str)
 
 
@@ -174,78 +172,80 @@ PURPOSES = _TERMS + "research-study-prim-purp-type"
 GENDERS = "http://hl7.org/fhir/administrative-gender"
 UCUM = "http://unitsofmeasure.org"
 
-# What the guide has no code for travels in extensions of our own.
+# Extensions for content that has no code in the guide.
 DETAILS = "urn:abaton:study:details"
 NOTE = "urn:abaton:study:note"
 
 
 def without_none(table: dict[str, Any]) -> dict[str, Any]:
-    """A table without the keys that have no value."""
+    """Return a table of FHIR primitives without absent or empty values."""
     return {key: value for key, value in table.items() if value is not None and value not in ("", [], {})}
 
 
-def read_term(coding: Node) -> dict[str, Any]:
-    """A Coding with its operator, as the table of a term."""
+def read_coding(coding: BundleNode) -> dict[str, Any]:
+    """Convert a FHIR Coding of a study's Bundle, with its operator, to the table of a code."""
     operator = coding.extension(OPERATOR)
-    match = operator.get("valueCoding", needed=True) if operator else None
+    match = operator.get("valueCoding", required=True) if operator else None
     names = ("system", "code", "display")
-    made = {name: coding.text(name, needed=name != "display") for name in names}
-    return without_none({**made, "match": match.text("code", needed=True) if match else None})
+    fields = {name: coding.text(name, required=name != "display") for name in names}
+    return without_none({**fields, "match": match.text("code", required=True) if match else None})
 
 
-def terms(concept: Node) -> list[dict[str, Any]]:
-    """The codings of a CodeableConcept."""
-    return [read_term(coding) for coding in concept.each("coding", needed=True)]
+def read_codings(concept: BundleNode) -> list[dict[str, Any]]:
+    """Return the codings of a CodeableConcept in a study's Bundle as tables."""
+    return [read_coding(coding) for coding in concept.items("coding", required=True)]
 
 
-def concepts(nodes: Iterable[Node]) -> list[dict[str, Any]]:
-    """The codings of several CodeableConcepts, in one list of alternatives."""
-    return [term for node in nodes for term in terms(node)]
+def read_concepts(nodes: Iterable[BundleNode]) -> list[dict[str, Any]]:
+    """Return the codings of several CodeableConcepts in a study's Bundle in one list."""
+    return [code for node in nodes for code in read_codings(node)]
 
 
-def read_period(node: Node | None) -> dict[str, Any] | None:
-    """A Period as a table with start and end."""
+def read_period(node: BundleNode | None) -> dict[str, Any] | None:
+    """Convert a FHIR Period of a study's Bundle to a table with start and end."""
     if node is None:
         return None
-    made = without_none({"start": node.text("start"), "end": node.text("end")})
-    if not made:
-        node.wrong("the period has neither start nor end", "give at least one of them")
-    return made
+    period = without_none({"start": node.text("start"), "end": node.text("end")})
+    if not period:
+        node.add_problem("the period has neither start nor end", "give at least one of them")
+    return period
 
 
-def read_telecom(node: Node, *, needed: bool = False) -> list[dict[str, Any]]:
-    """The ContactPoints of a contact or a place."""
+def read_telecom(node: BundleNode, *, required: bool = False) -> list[dict[str, Any]]:
+    """Return the ContactPoints of a contact or location in a study's Bundle as tables."""
     return [
         without_none(
             {
                 "system": point.text("system"),
-                "value": point.text("value", needed=True),
+                "value": point.text("value", required=True),
                 "use": point.text("use"),
             }
         )
-        for point in node.each("telecom", needed=needed)
+        for point in node.items("telecom", required=required)
     ]
 
 
-def coding(term: Term) -> dict[str, Any]:
-    """A term as a Coding."""
-    made: dict[str, Any] = {}
-    if term.match is not Match.EXACT:
-        operator = {"system": OPERATOR_CODES, "code": term.match.value}
-        made["extension"] = [{"url": OPERATOR, "valueCoding": operator}]
-    return without_none({**made, "system": term.system, "code": term.code, "display": term.display})
+def coding(code: Coding) -> dict[str, Any]:
+    """Convert a code of a study document to a FHIR Coding."""
+    fields: dict[str, Any] = {}
+    if code.match is not CodePrefix.EXACT:
+        operator = {"system": OPERATOR_CODES, "code": code.match.value}
+        fields["extension"] = [{"url": OPERATOR, "valueCoding": operator}]
+    return without_none({**fields, "system": code.system, "code": code.code, "display": code.display})
 
 
-def concept(*terms: Term) -> dict[str, Any]:
-    """Terms as one CodeableConcept."""
-    return {"coding": [coding(term) for term in terms]}
+def concept(*codes: Coding) -> dict[str, Any]:
+    """Convert codes of a study document to one FHIR CodeableConcept."""
+    return {"coding": [coding(code) for code in codes]}
 
 
-def period(made: Period) -> dict[str, Any]:
-    """A period as a FHIR Period."""
-    return {name: day.isoformat() for name, day in (("start", made.start), ("end", made.end)) if day}
+def period(date_period: DatePeriod) -> dict[str, Any]:
+    """Convert a period of a study document to a FHIR Period."""
+    return {
+        name: day.isoformat() for name, day in (("start", date_period.start), ("end", date_period.end)) if day
+    }
 
 
 def telecoms(points: Iterable[Telecom]) -> list[dict[str, Any]]:
-    """Ways to reach somebody as ContactPoints."""
+    """Convert contact points of a study document to FHIR ContactPoints."""
     return [without_none(point.model_dump()) for point in points]

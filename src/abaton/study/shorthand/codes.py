@@ -1,9 +1,8 @@
-"""Short names of code systems: ``loinc = "8480-6"`` instead of a system's address and a code, each time.
+"""Short names of code systems, and the list of common inputs and outcomes.
 
-Codes match exactly, or by how they begin (``"E11*"``); no hierarchy is asked. Each name stands for one system, so
-``icd10`` never finds a code of ICD-10-CM: name both where records may have either.
-
-Common inputs and outcomes by name, with their codes and units, for whoever does not know the codes by heart.
+``loinc = "8480-6"`` stands for a system URL and a code. Codes match exactly, or by prefix (``"E11*"``); hierarchies are
+not expanded. Each name stands for one system, so ``icd10`` does not match ICD-10-CM: name both where records may
+contain either.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, BeforeValidator, model_validator
 
-from abaton.documents.fields import Part, Term, Text, fault, faults
+from abaton.documents.fields import Coding, Section, Text, field_error, field_errors
 from abaton.fhir.terminology import is_known
 
 SYSTEMS: Mapping[str, str] = {
@@ -36,22 +35,22 @@ SYSTEMS: Mapping[str, str] = {
     "cpt": "http://www.ama-assn.org/go/cpt",
     "ops": "http://fhir.de/CodeSystem/bfarm/ops",
 }
-"""The code system that each short name stands for."""
+"""Code system of each short name."""
 
-HOMES: Mapping[str, str] = {
+DEFAULT_VIEWS: Mapping[str, str] = {
     "loinc": "measurements",
     **dict.fromkeys(("snomed", "icd10", "icd10cm", "icd10gm", "icd9cm"), "diagnoses"),
     **dict.fromkeys(("atc", "rxnorm", "ndc"), "medicines"),
     "cvx": "vaccines",
     **dict.fromkeys(("cpt", "ops"), "procedures"),
 }
-"""The view in which codes of a system are looked for, unless the study names another."""
+"""Default view of each code system."""
 
 
-def term(system: str, text: str) -> dict[str, str]:
-    """A code as the long form has it; a star at its end stands for every ending.
+def parse_code(system: str, text: str) -> dict[str, str]:
+    """Return a shorthand code in the full form; a trailing star stands for a prefix match.
 
-    >>> term("http://hl7.org/fhir/sid/icd-10", "E11*")
+    >>> parse_code("http://hl7.org/fhir/sid/icd-10", "E11*")
     {'system': 'http://hl7.org/fhir/sid/icd-10', 'code': 'E11', 'match': 'startsWith'}
     """
     if text.endswith("*"):
@@ -59,45 +58,45 @@ def term(system: str, text: str) -> dict[str, str]:
     return {"system": system, "code": text}
 
 
-def formed(name: str, text: str) -> bool:
-    """Whether a code has the form of the system with a short name, check digit included; beginnings have none.
+def is_well_formed(name: str, text: str) -> bool:
+    """Return whether a shorthand code has the form of its system, check digit included; prefixes pass.
 
-    >>> formed("loinc", "8480-6"), formed("loinc", "8480-7"), formed("icd10", "E1*")
+    >>> is_well_formed("loinc", "8480-6"), is_well_formed("loinc", "8480-7"), is_well_formed("icd10", "E1*")
     (True, False, True)
     """
     return name not in SYSTEMS or text.endswith("*") or is_known(SYSTEMS[name], text)
 
 
-def not_formed(name: str, text: str) -> tuple[str, str]:
-    """What is wrong with a code that has not the form of its system, and what to do."""
+def malformed_code(name: str, text: str) -> tuple[str, str]:
+    """Return problem and remedy for a shorthand code without the form of its system."""
     return (
         f"'{text}' is not a code of {SYSTEMS[name]}",
-        "correct it; a wrong digit is found by its check digit",
+        "correct it; the check digit does not match or the form is wrong",
     )
 
 
-def _several(value: Any) -> Any:
+def _to_tuple(value: Any) -> Any:
     return (value,) if isinstance(value, str) else tuple(value) if isinstance(value, list) else value
 
 
-def _starred(codes: tuple[str, ...]) -> tuple[str, ...]:
+def _check_codes(codes: tuple[str, ...]) -> tuple[str, ...]:
     if not codes:
-        raise fault("the list of codes is empty", "name at least one, or leave the key out")
+        raise field_error("the list of codes is empty", "add a code, or remove the key")
     for code in codes:
         if "*" in code[:-1] or code == "*":
-            raise fault(
-                f"'{code}' is not a code or the beginning of one",
-                'a star stands at the end, after at least one sign: "E11*"',
+            raise field_error(
+                f"'{code}' is not a code or a prefix",
+                'write the star at the end, after at least one character: "E11*"',
             )
     return codes
 
 
-Codes = Annotated[tuple[Text, ...], BeforeValidator(_several), AfterValidator(_starred)]
-"""One code or several, each with or without a star at its end."""
+Codes = Annotated[tuple[Text, ...], BeforeValidator(_to_tuple), AfterValidator(_check_codes)]
+"""One code or several, each with or without a trailing star."""
 
 
-class Coded(Part):
-    """Codes by the short names of their systems; ``codes`` takes them with the system's address."""
+class ShortCodes(Section):
+    """Codes by the short names of their systems; ``codes`` takes system URLs."""
 
     loinc: Codes = ()
     snomed: Codes = ()
@@ -111,117 +110,124 @@ class Coded(Part):
     cvx: Codes = ()
     cpt: Codes = ()
     ops: Codes = ()
-    codes: tuple[Term, ...] = ()
+    codes: tuple[Coding, ...] = ()
 
     @model_validator(mode="after")
-    def _formed(self) -> Self:
-        wrong = [
-            (name, text) for name in self.systems for text in getattr(self, name) if not formed(name, text)
+    def _check_codes(self) -> Self:
+        malformed = [
+            (name, text)
+            for name in self.systems
+            for text in getattr(self, name)
+            if not is_well_formed(name, text)
         ]
-        if wrong:
-            raise faults([((name,), *not_formed(name, text)) for name, text in wrong])
+        if malformed:
+            raise field_errors([((name,), *malformed_code(name, text)) for name, text in malformed])
         return self
 
     @property
     def systems(self) -> tuple[str, ...]:
-        """The short names that are used."""
+        """Return the short names of code systems in use (``loinc``, ``icd10``)."""
         return tuple(name for name in SYSTEMS if getattr(self, name))
 
     @property
-    def terms(self) -> list[tuple[str, dict[str, str]]]:
-        """Every code as the long form has it, with the key that names it."""
-        named = [(name, term(SYSTEMS[name], text)) for name in self.systems for text in getattr(self, name)]
-        return named + [("codes", each.model_dump(mode="json", exclude_defaults=True)) for each in self.codes]
+    def codings(self) -> list[tuple[str, dict[str, str]]]:
+        """Return every shorthand code in the full form with the key that names it."""
+        named = [
+            (name, parse_code(SYSTEMS[name], text)) for name in self.systems for text in getattr(self, name)
+        ]
+        return named + [
+            ("codes", coding.model_dump(mode="json", exclude_defaults=True)) for coding in self.codes
+        ]
 
 
-def spelled_out(table: dict[str, Any], own: Mapping[str, str], key: str = "codes") -> dict[str, Any]:
-    """A table whose codes by short names became a list of codes with their systems' addresses.
+def expand_codes(table: dict[str, Any], systems: Mapping[str, str], key: str = "codes") -> dict[str, Any]:
+    """Replace shorthand codes, by short names of systems, with a list of codes and system URLs.
 
     Args:
         table: A table of the document.
-        own: Which further names stand for which systems.
-        key: The list that the codes are added to.
+        systems: System URL of every short name.
+        key: The list to which the codes are added.
 
-    >>> spelled_out({"what": "condition", "icd10": "I10"}, SYSTEMS)["codes"]
+    >>> expand_codes({"type": "condition", "icd10": "I10"}, SYSTEMS)["codes"]
     [{'system': 'http://hl7.org/fhir/sid/icd-10', 'code': 'I10'}]
     """
-    made = {name: value for name, value in table.items() if name not in own}
-    listed = [
-        term(own[name], text) if isinstance(text, str) else {"system": own[name], "code": text}
+    expanded = {name: value for name, value in table.items() if name not in systems}
+    codings = [
+        parse_code(systems[name], text) if isinstance(text, str) else {"system": systems[name], "code": text}
         for name, value in table.items()
-        if name in own
+        if name in systems
         for text in (value if isinstance(value, list) else [value])
     ]
-    if listed:
-        before = table.get(key, [])
-        made[key] = [*before, *listed] if isinstance(before, list) else before
-    return made
+    if codings:
+        existing = table.get(key, [])
+        expanded[key] = [*existing, *codings] if isinstance(existing, list) else existing
+    return expanded
 
 
-_TYPED = re.compile(r"([a-z0-9]+)[ :=]+(\S+)(?: +(\S+))?")
-_CLOSE = 0.75
+_TYPED_CODE = re.compile(r"([a-z0-9]+)[ :=]+(\S+)(?: +(\S+))?")
+_MIN_SIMILARITY = 0.75
 
 
 @dataclass(frozen=True, slots=True)
-class Common:
-    """An entry of the list: its name, our label, what it is (a section of the list), and its line in a short study."""
+class CommonInput:
+    """Entry of the list of common inputs: name, label, section of the list, and shorthand."""
 
     name: str
     label: str
     section: str
-    line: Mapping[str, Any]
+    shorthand: Mapping[str, Any]
 
     @property
     def codes(self) -> str:
-        """Its codes in words."""
-        found = [(name, self.line[name]) for name in SYSTEMS if name in self.line]
-        return ", ".join(f"{name} {' '.join([v] if isinstance(v, str) else v)}" for name, v in found)
+        """Return the codes of a common input as text."""
+        codes = [(name, self.shorthand[name]) for name in SYSTEMS if name in self.shorthand]
+        return ", ".join(f"{name} {' '.join([v] if isinstance(v, str) else v)}" for name, v in codes)
 
 
 @cache
-def common() -> tuple[Common, ...]:
-    """The whole list."""
+def common_inputs() -> tuple[CommonInput, ...]:
+    """Return the list of common inputs with their shorthand codes."""
     text = files("abaton.study.shorthand").joinpath("common.toml").read_text(encoding="utf-8")
     return tuple(
-        Common(name, str(entry["label"]), section, {k: v for k, v in entry.items() if k != "label"})
+        CommonInput(name, str(entry["label"]), section, {k: v for k, v in entry.items() if k != "label"})
         for section, entries in tomllib.loads(text).items()
         for name, entry in entries.items()
     )
 
 
-def found_by(words: str, sections: tuple[str, ...] = ()) -> list[Common]:
-    """The entries that words may mean, best first: by name, label or code, also with a letter wrong.
+def find_common_inputs(text: str, sections: tuple[str, ...] = ()) -> list[CommonInput]:
+    """Find common inputs by name, label or code, best first, also with a typing error.
 
-    >>> [each.name for each in found_by("systolic")], [each.name for each in found_by("2160-0")]
+    >>> [entry.name for entry in find_common_inputs("systolic")], [entry.name for entry in find_common_inputs("2160-0")]
     (['systolic'], ['creatinine'])
     """
-    asked = words.strip().lower().replace("_", " ")
+    query = text.strip().lower().replace("_", " ")
     ranked = [
-        (_rank(asked, each), i, each)
-        for i, each in enumerate(common())
-        if not sections or each.section in sections
+        (_rank(query, entry), i, entry)
+        for i, entry in enumerate(common_inputs())
+        if not sections or entry.section in sections
     ]
-    return [each for rank, _, each in sorted(ranked, key=lambda one: one[:2]) if rank < 1]
+    return [entry for rank, _, entry in sorted(ranked, key=lambda one: one[:2]) if rank < 1]
 
 
-def _rank(asked: str, each: Common) -> float:
-    name, label = each.name.replace("_", " "), each.label.lower()
-    if asked in (name, label):
+def _rank(query: str, entry: CommonInput) -> float:
+    name, label = entry.name.replace("_", " "), entry.label.lower()
+    if query in (name, label):
         return 0.0
-    if asked in name or asked in label or asked in each.codes.lower().replace("*", ""):
+    if query in name or query in label or query in entry.codes.lower().replace("*", ""):
         return 0.5
-    words = [name, *re.findall(r"[a-z0-9-]+", label)]
-    likeness = max(SequenceMatcher(None, asked, word).ratio() for word in words)
-    return 0.9 if likeness >= _CLOSE else 1.0
+    tokens = [name, *re.findall(r"[a-z0-9-]+", label)]
+    similarity = max(SequenceMatcher(None, query, token).ratio() for token in tokens)
+    return 0.9 if similarity >= _MIN_SIMILARITY else 1.0
 
 
-def typed_code(words: str) -> dict[str, Any] | None:
-    """A line of a short study from a code as somebody types it: system, code, and a unit if it is measured.
+def parse_typed_code(text: str) -> dict[str, Any] | None:
+    """Parse a typed code to shorthand: system, code, and a unit if it is measured.
 
-    >>> typed_code("loinc 8480-6 mm[Hg]"), typed_code("high blood pressure")
+    >>> parse_typed_code("loinc 8480-6 mm[Hg]"), parse_typed_code("high blood pressure")
     ({'loinc': '8480-6', 'unit': 'mm[Hg]'}, None)
     """
-    match = _TYPED.fullmatch(words.strip())
+    match = _TYPED_CODE.fullmatch(text.strip())
     if match is None or match[1] not in SYSTEMS:
         return None
     return {match[1]: match[2]} | ({"unit": match[3]} if match[3] else {})

@@ -1,7 +1,4 @@
-"""From short inputs, outcome and index date to the features of the long form.
-
-The standard views: those that a short study uses, with the columns that it uses, and what they need to know.
-"""
+"""Features, standard views and data requirements derived from shorthand inputs, outcome and index date."""
 
 from __future__ import annotations
 
@@ -13,250 +10,270 @@ from importlib.resources import files
 from typing import Any
 
 from abaton.documents.line_numbers import KeyPath
-from abaton.features.specification import Join, Kind
+from abaton.features.specification import Aggregation, InputKind
 from abaton.fhir.terminology import is_known
-from abaton.study.shorthand.codes import Codes, term
-from abaton.study.shorthand.schema import Rows, ShortFollowUp, ShortIndex, ShortInput, ShortOutcome
-from abaton.views.required_elements import elements
+from abaton.study.shorthand.codes import Codes, parse_code
+from abaton.study.shorthand.schema import ShortFollowUp, ShortIndex, ShortInput, ShortOutcome, ShortRows
+from abaton.views.required_elements import elements_read_by
 
 _SUBJECT = ("subject", "patient")
-Terms = list[dict[str, str]]
+Codings = list[dict[str, str]]
 
 
 @cache
 def standard_views() -> Mapping[str, Mapping[str, Any]]:
-    """Every view that ships, by its name."""
+    """Return every standard view from which shorthand features are derived, by name."""
     text = files("abaton.study.shorthand").joinpath("views.toml").read_text(encoding="utf-8")
     return {view["name"]: view for view in tomllib.loads(text)["views"]}
 
 
 @dataclass
-class Use:
-    """What a study uses of one view: columns, and the codes that it looks for; all records if it names none.
+class ViewUse:
+    """Use of one view by a study: columns, and the codes to match; all records if no code is named.
 
-    ``answers`` are codes of no public system that stand in the value, which the study has to name to keep them;
-    ``key`` is the first key of the document that uses it.
+    ``answers`` are codes outside public systems that occur as values, which the study must name to keep them;
+    ``key`` is the first key of the document that uses the view.
     """
 
     columns: set[str] = field(default_factory=lambda: {"subject"})
-    codes: Terms = field(default_factory=list)
-    whole: bool = False
-    answers: Terms = field(default_factory=list)
-    asked: Terms = field(default_factory=list)
+    codes: Codings = field(default_factory=list)
+    has_unfiltered_use: bool = False
+    answers: Codings = field(default_factory=list)
+    answer_codes: Codings = field(default_factory=list)
     key: KeyPath = ("inputs",)
 
-    def look_for(self, codes: Terms, answers: Terms) -> None:
-        """Note what one part of the study looks for."""
-        self.whole = self.whole or not codes
-        strange = [each for each in answers if not is_known(each["system"], each["code"])]
-        _add(self.asked if strange else self.codes, codes)
-        _add(self.answers, answers if strange else [])
+    def add_filter(self, codes: Codings, answers: Codings) -> None:
+        """Record the codes and answers of one derived input, outcome or index date."""
+        self.has_unfiltered_use = self.has_unfiltered_use or not codes
+        unknown = [answer for answer in answers if not is_known(answer["system"], answer["code"])]
+        _add_new(self.answer_codes if unknown else self.codes, codes)
+        _add_new(self.answers, answers if unknown else [])
 
 
-def _add(known: Terms, more: Terms) -> None:
-    known += [each for each in more if each not in known]
+def _add_new(known: Codings, more: Codings) -> None:
+    known += [item for item in more if item not in known]
 
 
-def trimmed(name: str, columns: Collection[str]) -> dict[str, Any]:
-    """A standard view with only some of its columns."""
+def select_columns(name: str, columns: Collection[str]) -> dict[str, Any]:
+    """Return a standard view with the columns that derived features use."""
     view = standard_views()[name]
-    made = {key: value for key, value in view.items() if key != "codes"}
-    return {**made, "select": [_trimmed(each, columns) for each in view["select"]]}
+    trimmed = {key: value for key, value in view.items() if key != "codes"}
+    return {**trimmed, "select": [_select_columns(select, columns) for select in view["select"]]}
 
 
-def _trimmed(select: Mapping[str, Any], columns: Collection[str]) -> dict[str, Any]:
-    made = dict(select)
+def _select_columns(select: Mapping[str, Any], columns: Collection[str]) -> dict[str, Any]:
+    trimmed = dict(select)
     if "column" in select:
-        made["column"] = [each for each in select["column"] if each["name"] in columns]
+        trimmed["column"] = [item for item in select["column"] if item["name"] in columns]
     if "unionAll" in select:
-        made["unionAll"] = [_trimmed(each, columns) for each in select["unionAll"]]
-    return made
+        trimmed["unionAll"] = [_select_columns(item, columns) for item in select["unionAll"]]
+    return trimmed
 
 
-def requirements(view: Mapping[str, Any], use: Use) -> Iterator[dict[str, Any]]:
-    """What has to be known for a view: its resource type, the elements that it reads, and the codes it looks for."""
+def view_requirements(view: Mapping[str, Any], use: ViewUse) -> Iterator[dict[str, Any]]:
+    """Derive the data requirements of a view: resource type, elements read, and codes matched."""
     path = standard_views()[view["name"]].get("codes")
-    reads = sorted(elements(view) - set(_SUBJECT)) or ["id"]
-    line = {"type": view["resource"], "function": "element"}
-    if path is None or use.whole:
-        yield {**line, "elements": reads}
+    elements = sorted(elements_read_by(view) - set(_SUBJECT)) or ["id"]
+    base = {"type": view["resource"], "purpose": "element"}
+    if path is None or use.has_unfiltered_use:
+        yield {**base, "elements": elements}
         return
-    forms = [(path, [each for each in reads if each != "component"])]
-    if "component" in reads:
-        # The components beside the one that is meant come along: an element is known as a whole.
-        forms.append((f"component.{path}", [each for each in reads if each != "value"]))
-    for place, names in forms:
+    forms = [(path, [element for element in elements if element != "component"])]
+    if "component" in elements:
+        # The other components are kept too, because a requirement names whole elements.
+        forms.append((f"component.{path}", [element for element in elements if element != "value"]))
+    for code_path, names in forms:
         if use.codes:
-            yield {**line, "elements": names, "codes": [{"path": place, "any": use.codes}]}
-        if use.asked:
-            value = place.removesuffix(path) + "value"
-            filters = [{"path": place, "any": use.asked}, {"path": value, "any": use.answers}]
-            yield {**line, "elements": names, "codes": filters}
+            yield {**base, "elements": names, "codes": [{"path": code_path, "any_of": use.codes}]}
+        if use.answer_codes:
+            value = code_path.removesuffix(path) + "value"
+            filters = [
+                {"path": code_path, "any_of": use.answer_codes},
+                {"path": value, "any_of": use.answers},
+            ]
+            yield {**base, "elements": names, "codes": filters}
 
 
-def joined(lines: Iterable[tuple[dict[str, Any], KeyPath]]) -> list[tuple[dict[str, Any], KeyPath]]:
-    """The same needs in fewer lines: those that ask for the same elements by one filter share its codes."""
-    made: list[tuple[dict[str, Any], KeyPath]] = []
-    for line, key in lines:
-        rest = {key: value for key, value in line.items() if key != "codes"}
-        rules = line.get("codes", [])
-        for other, _ in made:
-            same = {key: value for key, value in other.items() if key != "codes"} == rest
-            theirs = other.get("codes", [])
-            if same and len(rules) == len(theirs) == 1 and rules[0]["path"] == theirs[0]["path"]:
-                _add(theirs[0]["any"], rules[0]["any"])
+Requirement = tuple[dict[str, Any], KeyPath]
+"""Data requirement with the key from which it is derived."""
+
+
+def merge_requirements(requirements: Iterable[Requirement]) -> list[Requirement]:
+    """Merge derived data requirements that differ only in the codes of one filter."""
+    merged: list[Requirement] = []
+    for requirement, key in requirements:
+        base = {key: value for key, value in requirement.items() if key != "codes"}
+        filters = requirement.get("codes", [])
+        for other, _ in merged:
+            same = {key: value for key, value in other.items() if key != "codes"} == base
+            other_filters = other.get("codes", [])
+            same = same and len(filters) == len(other_filters) == 1
+            if same and filters[0]["path"] == other_filters[0]["path"]:
+                _add_new(other_filters[0]["any_of"], filters[0]["any_of"])
                 break
         else:
-            own = [{**rule, "any": [*rule["any"]]} for rule in rules]
-            made.append(({**line, **({"codes": own} if own else {})}, key))
-    return made
+            copied = [{**code_filter, "any_of": [*code_filter["any_of"]]} for code_filter in filters]
+            merged.append(({**requirement, **({"codes": copied} if copied else {})}, key))
+    return merged
 
 
-_WATCHED = "visits"  # whose records show that a person was still there, if the study says nothing else
+_DEFAULT_FOLLOW_UP = "visits"
 _SEX = [{"name": "female", "values": ["female"]}, {"name": "male", "values": ["male"]}]
-_SAME = ("unit", "molar_mass", "wrong_unit", "band", "indicator", "after_index")
-_PLACES = "where", "codes"
+_SHARED_KEYS = ("unit", "molar_mass", "on_unit_mismatch", "band_width", "missing_indicator", "after_index")
+_ORDERED = (Aggregation.LATEST, Aggregation.EARLIEST)
+_CODES_PATH = "where", "codes"
 
 
 @dataclass
-class Making:
-    """The features while they are made, which views they use, and from which key each part of them comes.
+class DerivedFeatures:
+    """Features under construction, the views they use, and the key from which each is derived.
 
     Args:
         systems: The code system of every short name.
-        dated: Whether the study has an index date.
+        has_index_date: Whether the study has an index date.
     """
 
     systems: Mapping[str, str]
-    dated: bool
-    uses: dict[str, Use] = field(default_factory=dict)
+    has_index_date: bool
+    uses: dict[str, ViewUse] = field(default_factory=dict)
     origins: dict[KeyPath, KeyPath] = field(default_factory=dict)
 
-    def input(self, name: str, short: ShortInput, at: KeyPath, key: KeyPath) -> dict[str, Any]:
-        """One input, as the long form has it."""
+    def input(self, name: str, short: ShortInput, path: KeyPath, key: KeyPath) -> dict[str, Any]:
+        """Derive the full form of one input from its shorthand."""
         if short.patient is not None:
-            return self._of_patient(name, short, key)
-        kind, view = short.what, short.origin
-        made: dict[str, Any] = {"name": name, "kind": kind.value, "view": view}
-        buckets = self._categories(short.categories) if short.categories is not None else []
-        made |= self._where(short, view, at, key, [code for each in buckets for code in each["codes"]])
-        join = short.take
-        if buckets:
-            made |= {"column": "answer", "system_column": "answer_system", "categories": buckets}
-            self._origins(at, key, buckets, "categories")
-        elif short.column is not None or kind is Kind.NUMBER:
-            made["column"] = short.column or "value"
+            return self._patient_input(name, short, key)
+        kind, view = short.input_kind, short.source_view
+        spec: dict[str, Any] = {"name": name, "kind": kind.value, "view": view}
+        categories = self._categories(short.categories) if short.categories is not None else []
+        answers = [code for category in categories for code in category["codes"]]
+        spec |= self._code_filter(short, view, path, key, answers)
+        aggregation = short.aggregation
+        if categories:
+            spec |= {"column": "answer", "system_column": "answer_system", "categories": categories}
+            self._record_origins(path, key, categories, "categories")
+        elif short.column is not None or kind is InputKind.NUMBER:
+            spec["column"] = short.column or "value"
         if short.unit is not None:
-            made["unit_column"] = "unit"
-        if join is None and kind in (Kind.NUMBER, Kind.CATEGORY):
-            join = Join.LATEST
-        if join is not None and kind is not Kind.COUNT:
-            made["join"] = join.value
-        if self.dated or join in (Join.LATEST, Join.EARLIEST):
-            made["when"] = "date"
-        return self._used(view, {**made, **_rest(short)})
+            spec["unit_column"] = "unit"
+        if aggregation is None and kind in (InputKind.NUMBER, InputKind.CATEGORY):
+            aggregation = Aggregation.LATEST
+        if aggregation is not None and kind is not InputKind.COUNT:
+            spec["aggregation"] = aggregation.value
+        if self.has_index_date or aggregation in _ORDERED:
+            spec["date_column"] = "date"
+        return self._record_columns(view, {**spec, **_shared_settings(short)})
 
-    def index(self, short: ShortIndex, at: KeyPath, key: KeyPath) -> dict[str, Any]:
-        """The index date."""
-        view = short.found_in()
-        made = {"view": view, "column": "date", "join": short.take}
-        return self._used(view, {**made, **self._where(short, view, at, key)})
+    def index_date(self, short: ShortIndex, path: KeyPath, key: KeyPath) -> dict[str, Any]:
+        """Derive the full form of the index date from its shorthand."""
+        view = short.resolve_view()
+        spec = {"view": view, "column": "date", "aggregation": short.aggregation}
+        return self._record_columns(view, {**spec, **self._code_filter(short, view, path, key)})
 
-    def label(self, name: str, short: ShortOutcome, at: KeyPath, key: KeyPath) -> dict[str, Any]:
-        """What is learned."""
-        view = short.origin
-        made: dict[str, Any] = {"name": name, "kind": _outcome(short), "view": view}
-        buckets = self._categories(short.classes) if short.classes is not None else []
-        made |= self._where(short, view, at, key, [code for each in buckets for code in each["codes"]])
-        if short.within is not None:
-            made |= {"window": short.within, "when": "date"}
+    def label(self, name: str, short: ShortOutcome, path: KeyPath, key: KeyPath) -> dict[str, Any]:
+        """Derive the full form of the label from its shorthand."""
+        view = short.source_view
+        spec: dict[str, Any] = {"name": name, "kind": _label_kind(short), "view": view}
+        classes = self._categories(short.classes) if short.classes is not None else []
+        answers = [code for category in classes for code in category["codes"]]
+        spec |= self._code_filter(short, view, path, key, answers)
+        if short.outcome_window is not None:
+            spec |= {"outcome_window": short.outcome_window, "date_column": "date"}
         if short.up_to is not None:
-            made |= {"window": short.up_to, "when": "date"}
+            spec |= {"outcome_window": short.up_to, "date_column": "date"}
             if short.patient != "death":
-                made["death"] = self._watched("deaths", at, key)
-        if buckets:
-            made |= {"column": "answer", "system_column": "answer_system", "classes": buckets}
-            self._origins(at, key, buckets, "classes")
+                spec["death"] = self._follow_up("deaths", path, key)
+        if classes:
+            spec |= {"column": "answer", "system_column": "answer_system", "classes": classes}
+            self._record_origins(path, key, classes, "classes")
         if short.unit is not None:
-            made |= {"column": "value", "unit": short.unit, "unit_column": "unit"}
-        made |= {k: v for k in ("above", "molar_mass") if (v := getattr(short, k)) is not None}
-        if buckets or short.unit is not None:
-            join = short.take or Join.LATEST
-            made |= {"join": join.value, **({"when": "date"} if join in (Join.LATEST, Join.EARLIEST) else {})}
-        elif short.take is not None:
-            made["join"] = short.take.value
+            spec |= {"column": "value", "unit": short.unit, "unit_column": "unit"}
+        spec |= {k: v for k in ("threshold", "molar_mass") if (v := getattr(short, k)) is not None}
+        if classes or short.unit is not None:
+            aggregation = short.aggregation or Aggregation.LATEST
+            spec |= {
+                "aggregation": aggregation.value,
+                **({"date_column": "date"} if aggregation in _ORDERED else {}),
+            }
+        elif short.aggregation is not None:
+            spec["aggregation"] = short.aggregation.value
         if short.follow_up is not None:
-            made["follow_up"] = self._watched(short.follow_up, (*at, "follow_up"), (*key, "follow_up"))
+            spec["follow_up"] = self._follow_up(short.follow_up, (*path, "follow_up"), (*key, "follow_up"))
         elif short.up_to is not None:
-            made["follow_up"] = self._watched(_WATCHED, at, key)
-        return self._used(view, made)
+            spec["follow_up"] = self._follow_up(_DEFAULT_FOLLOW_UP, path, key)
+        return self._record_columns(view, spec)
 
-    def _watched(self, short: str | ShortFollowUp, at: KeyPath, key: KeyPath) -> dict[str, Any]:
+    def _follow_up(self, short: str | ShortFollowUp, path: KeyPath, key: KeyPath) -> dict[str, Any]:
         rows = ShortFollowUp(view=short) if isinstance(short, str) else short
-        view = rows.found_in()
-        return self._used(view, {"view": view, "when": "date", **self._where(rows, view, at, key)})
+        view = rows.resolve_view()
+        spec = {"view": view, "date_column": "date", **self._code_filter(rows, view, path, key)}
+        return self._record_columns(view, spec)
 
-    def _of_patient(self, name: str, short: ShortInput, key: KeyPath) -> dict[str, Any]:
-        made: dict[str, Any] = {"name": name, "view": "patients"}
+    def _patient_input(self, name: str, short: ShortInput, key: KeyPath) -> dict[str, Any]:
+        spec: dict[str, Any] = {"name": name, "view": "patients"}
         if short.patient == "sex":
-            made |= {"kind": "category", "column": "sex", "categories": _SEX}
+            spec |= {"kind": "category", "column": "sex", "categories": _SEX}
         else:
-            made |= {"kind": "age", "column": "born"}
-            made |= {"at": short.at.isoformat()} if short.at is not None else {}
-        self._use("patients", key).whole = True
-        return self._used("patients", {**made, **_rest(short)})
+            spec |= {"kind": "age", "column": "born"}
+            if short.reference_date is not None:
+                spec["reference_date"] = short.reference_date.isoformat()
+        self._view_use("patients", key).has_unfiltered_use = True
+        return self._record_columns("patients", {**spec, **_shared_settings(short)})
 
-    def _where(
-        self, rows: Rows, view: str, at: KeyPath, key: KeyPath, answers: Terms | None = None
+    def _code_filter(
+        self, rows: ShortRows, view: str, path: KeyPath, key: KeyPath, answers: Codings | None = None
     ) -> dict[str, Any]:
-        """The filter by codes; whose use of a view it is, is noted."""
-        terms = rows.terms
-        self._use(view, key).look_for([each for _, each in terms], answers or [])
-        if not terms:
+        """Derive the filter by codes of a feature, and record the use of its view."""
+        codings = [coding for _, coding in rows.codings]
+        self._view_use(view, key).add_filter(codings, answers or [])
+        if not codings:
             return {}
-        for i, (name, _) in enumerate(terms):
-            self.origins[(*at, *_PLACES, i)] = (*key, name)
-        return {"where": {"column": "code", "system_column": "system", "codes": [each for _, each in terms]}}
+        for i, (name, _) in enumerate(rows.codings):
+            self.origins[(*path, *_CODES_PATH, i)] = (*key, name)
+        return {"where": {"column": "code", "system_column": "system", "codes": codings}}
 
     def _categories(self, given: Mapping[str, Mapping[str, Codes]]) -> list[dict[str, Any]]:
-        """Categories in the order in which their names are first met, each with its codes of all systems."""
-        made: dict[str, Terms] = {}
+        """Derive a feature's categories in order of first occurrence, each with its codes of all systems."""
+        categories: dict[str, Codings] = {}
         for system, names in given.items():
             for name, codes in names.items():
-                made.setdefault(name, []).extend(term(self.systems[system], text) for text in codes)
-        return [{"name": name, "codes": codes} for name, codes in made.items()]
+                categories.setdefault(name, []).extend(
+                    parse_code(self.systems[system], text) for text in codes
+                )
+        return [{"name": name, "codes": codes} for name, codes in categories.items()]
 
-    def _origins(self, at: KeyPath, key: KeyPath, buckets: list[dict[str, Any]], name: str) -> None:
-        for i in range(len(buckets)):
-            self.origins[(*at, name, i)] = (*key, name)
+    def _record_origins(
+        self, path: KeyPath, key: KeyPath, categories: list[dict[str, Any]], name: str
+    ) -> None:
+        for i in range(len(categories)):
+            self.origins[(*path, name, i)] = (*key, name)
 
-    def _use(self, view: str, key: KeyPath) -> Use:
-        return self.uses.setdefault(view, Use(key=key))
+    def _view_use(self, view: str, key: KeyPath) -> ViewUse:
+        return self.uses.setdefault(view, ViewUse(key=key))
 
-    def _used(self, view: str, made: dict[str, Any]) -> dict[str, Any]:
-        """Note which columns of a view are used."""
-        where = made.get("where", {})
-        names = [made.get(key) for key in ("column", "system_column", "unit_column", "when")]
+    def _record_columns(self, view: str, spec: dict[str, Any]) -> dict[str, Any]:
+        """Record the columns of a view that derived features use."""
+        where = spec.get("where", {})
+        names = [spec.get(key) for key in ("column", "system_column", "unit_column", "date_column")]
         names += [where.get("column"), where.get("system_column")]
         self.uses[view].columns.update(name for name in names if name is not None)
-        return made
+        return spec
 
 
-def _outcome(short: ShortOutcome) -> str:
-    if short.within is not None:
+def _label_kind(short: ShortOutcome) -> str:
+    if short.outcome_window is not None:
         return "event"
     if short.up_to is not None:
         return "time"
     if short.classes is not None:
         return "classes"
     if short.unit is not None:
-        return "threshold" if short.above is not None else "value"
+        return "threshold" if short.threshold is not None else "value"
     return "any"
 
 
-def _rest(short: ShortInput) -> dict[str, Any]:
-    """What the long form has under the same name; a value to fill in says by itself that it is a constant."""
-    made = {key: value for key in _SAME if (value := getattr(short, key)) not in (None, False)}
-    missing = short.missing or ("constant" if short.fill is not None else None)
-    made |= {"missing": missing} if missing is not None else {}
-    return made | ({"fill": short.fill} if short.fill is not None else {})
+def _shared_settings(short: ShortInput) -> dict[str, Any]:
+    """Return a derived feature's keys shared with the shorthand; a fill value implies constant imputation."""
+    settings = {key: value for key in _SHARED_KEYS if (value := getattr(short, key)) not in (None, False)}
+    imputation = short.imputation or ("constant" if short.fill_value is not None else None)
+    settings |= {"imputation": imputation} if imputation is not None else {}
+    return settings | ({"fill_value": short.fill_value} if short.fill_value is not None else {})

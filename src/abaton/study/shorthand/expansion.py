@@ -1,13 +1,9 @@
-"""From a document in the short form, or in both, to the long form: what is hashed, consented to and judged.
+"""Expansion of shorthand to the full form, which is hashed and to which consents refer.
 
 Invariants:
-(1) what a document says itself is never changed: only what is absent is derived;
+(1) content of a document is never changed; only absent content is derived;
 (2) an expanded document expands to itself;
-(3) every derived part knows the key that it comes from, so that an error names a line that somebody wrote.
-
-What else a document may say shortly: regions, its centre, criteria by short codes, what people are told.
-
-What was derived from the short parts of a study, a line for each part, for whoever wrote them.
+(3) every derived section records the key that it comes from, so errors point to a line of the document.
 """
 
 from __future__ import annotations
@@ -21,14 +17,27 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 from pydantic_core import InitErrorDetails
 
-from abaton.documents.fields import fault
+from abaton.documents.fields import field_error
 from abaton.documents.line_numbers import KeyPath
-from abaton.documents.problems import dotted
-from abaton.study.sections import WORDING, Statement, to_be_told
-from abaton.study.shorthand.codes import SYSTEMS, spelled_out
-from abaton.study.shorthand.derived_features import Making, Use, joined, requirements, standard_views, trimmed
-from abaton.study.shorthand.schema import SHORT_KEYS, ShortParts
-from abaton.study.summary import input_words, label_words, requirement_words, source_words, view_words
+from abaton.documents.problems import format_key_path
+from abaton.study.sections import DEFAULT_STATEMENTS, ConsentStatement, required_statements
+from abaton.study.shorthand.codes import SYSTEMS, expand_codes
+from abaton.study.shorthand.derived_features import (
+    DerivedFeatures,
+    ViewUse,
+    merge_requirements,
+    select_columns,
+    standard_views,
+    view_requirements,
+)
+from abaton.study.shorthand.schema import SHORTHAND_KEYS, ShorthandSections
+from abaton.study.summary import (
+    describe_input,
+    describe_label,
+    describe_requirement,
+    describe_source,
+    describe_view,
+)
 
 if TYPE_CHECKING:
     from abaton.study.document import Study
@@ -36,19 +45,19 @@ if TYPE_CHECKING:
 
 _COUNTRIES = "urn:iso:std:iso:3166"
 _SPONSOR = {"system": "http://terminology.hl7.org/CodeSystem/organization-type", "code": "crs"}
-_WAYS = ("email", "phone")
-_ADDRESS = ("city", "country")
+_TELECOM_KEYS = ("email", "phone")
+_ADDRESS_KEYS = ("city", "country")
 
 Origins = dict[KeyPath, KeyPath]
 
 
-def completed(table: dict[str, Any], names: Mapping[str, str], origins: Origins) -> None:
-    """Spell out, in place, what the sections of a document say shortly.
+def expand_sections(table: dict[str, Any], names: Mapping[str, str], origins: Origins) -> None:
+    """Expand, in place, the shorthand of regions, centre, criteria and consent statements.
 
     Args:
-        table: The document; parts of it are replaced, never changed.
+        table: The document; its sections are replaced, not modified.
         names: The code system of every short name.
-        origins: Takes, for each derived key, the key that it comes from.
+        origins: Receives, for each derived key, the key that it comes from.
     """
     for section, change in (("study", _study), ("centre", _centre), ("eligibility", _eligibility)):
         if isinstance(table.get(section), dict):
@@ -59,279 +68,307 @@ def completed(table: dict[str, Any], names: Mapping[str, str], origins: Origins)
         origins["contacts",] = ("centre",)
     consent = table.get("consent")
     if isinstance(consent, dict) and "statements" not in consent and consent.get("language", "en") == "en":
-        told = _statements(table)
-        if told:
-            table["consent"] = {**consent, "statements": {each.value: WORDING[each] for each in told}}
+        statements = _statements(table)
+        if statements:
+            wording = {statement.value: DEFAULT_STATEMENTS[statement] for statement in statements}
+            table["consent"] = {**consent, "statements": wording}
             origins["consent", "statements"] = ("consent",)
 
 
-def _study(part: dict[str, Any], names: Mapping[str, str], origins: Origins) -> dict[str, Any]:
-    regions = part.get("regions")
+def _study(section: dict[str, Any], names: Mapping[str, str], origins: Origins) -> dict[str, Any]:
+    regions = section.get("regions")
     if isinstance(regions, list):
-        part["regions"] = [
-            {"system": _COUNTRIES, "code": each} if isinstance(each, str) else each for each in regions
+        section["regions"] = [
+            {"system": _COUNTRIES, "code": region} if isinstance(region, str) else region
+            for region in regions
         ]
-    if isinstance(part.get("conditions"), dict):
-        made = spelled_out(part["conditions"], names)
-        part["conditions"] = made["codes"] if set(made) == {"codes"} else part["conditions"]
-    if "enrolment" not in part and "period" in part:
-        part["enrolment"] = part["period"]
+    if isinstance(section.get("conditions"), dict):
+        expanded = expand_codes(section["conditions"], names)
+        section["conditions"] = expanded["codes"] if set(expanded) == {"codes"} else section["conditions"]
+    if "enrolment" not in section and "period" in section:
+        section["enrolment"] = section["period"]
         origins["study", "enrolment"] = ("study", "period")
-    return part
+    return section
 
 
-def _centre(part: dict[str, Any], names: Mapping[str, str], origins: Origins) -> dict[str, Any]:
-    ways = [{"system": way, "value": part.pop(way)} for way in _WAYS if way in part]
-    place = {key: part.pop(key) for key in _ADDRESS if key in part}
-    if ways and isinstance(part.get("telecom", []), list):
-        part["telecom"] = [*part.get("telecom", []), *ways]
-        origins["centre", "telecom"] = ("centre", ways[0]["system"])
-    if place and isinstance(part.get("address", {}), dict):
-        part["address"] = {**part.get("address", {}), **place}
+def _centre(section: dict[str, Any], names: Mapping[str, str], origins: Origins) -> dict[str, Any]:
+    telecom = [
+        {"system": system, "value": section.pop(system)} for system in _TELECOM_KEYS if system in section
+    ]
+    address = {key: section.pop(key) for key in _ADDRESS_KEYS if key in section}
+    if telecom and isinstance(section.get("telecom", []), list):
+        section["telecom"] = [*section.get("telecom", []), *telecom]
+        origins["centre", "telecom"] = ("centre", telecom[0]["system"])
+    if address and isinstance(section.get("address", {}), dict):
+        section["address"] = {**section.get("address", {}), **address}
         origins["centre", "address"] = ("centre",)
-    if "url" in part and "endpoint" not in part:
-        part["endpoint"] = {"url": part.pop("url")}
+    if "url" in section and "endpoint" not in section:
+        section["endpoint"] = {"url": section.pop("url")}
         origins["centre", "endpoint"] = ("centre",)
-    if "kinds" not in part:
-        part["kinds"] = [_SPONSOR]
-        origins["centre", "kinds"] = ("centre",)
-    return part
+    if "types" not in section:
+        section["types"] = [_SPONSOR]
+        origins["centre", "types"] = ("centre",)
+    return section
 
 
-def _eligibility(part: dict[str, Any], names: Mapping[str, str], origins: Origins) -> dict[str, Any]:
-    criteria = part.get("criteria")
+def _eligibility(section: dict[str, Any], names: Mapping[str, str], origins: Origins) -> dict[str, Any]:
+    criteria = section.get("criteria")
     if isinstance(criteria, list):
-        part["criteria"] = [spelled_out(each, names) if isinstance(each, dict) else each for each in criteria]
-    return part
+        section["criteria"] = [
+            expand_codes(criterion, names) if isinstance(criterion, dict) else criterion
+            for criterion in criteria
+        ]
+    return section
 
 
-def _statements(table: Mapping[str, Any]) -> tuple[Statement, ...]:
-    """What people must be told, as far as the document says what leaves the sites."""
-    study, wish = table.get("study"), table.get("deidentification", {})
-    shares = study.get("shares", ["records"]) if isinstance(study, dict) else []
-    if not isinstance(shares, list) or not isinstance(wish, dict):
+def _statements(table: Mapping[str, Any]) -> tuple[ConsentStatement, ...]:
+    """Return the consent statements that expansion adds, as far as they follow from what leaves the sites."""
+    study, deidentification = table.get("study"), table.get("deidentification", {})
+    shared_data = study.get("shared_data", ["records"]) if isinstance(study, dict) else []
+    if not isinstance(shared_data, list) or not isinstance(deidentification, dict):
         return ()
-    anonymised = wish.get("mechanism", "anonymise") == "anonymise"
-    return to_be_told(records="records" in shares, updates="updates" in shares, anonymised=anonymised)
+    anonymised = deidentification.get("mechanism", "anonymise") == "anonymise"
+    return required_statements(
+        records="records" in shared_data, updates="updates" in shared_data, anonymised=anonymised
+    )
 
 
-_OF_PATIENTS = ("age", "sex")
+_PATIENT_INPUTS = ("age", "sex")
 
 
 @dataclass
-class Expanded:
-    """A document in the long form, and where its derived parts come from.
+class ExpandedStudy:
+    """Document in the full form, with the origins of its derived sections.
 
     Attributes:
         table: The document.
-        origins: For a key of the long form, the key of the document from which it was derived.
+        origins: For a key of the full form, the key of the document from which it was derived.
     """
 
     table: dict[str, Any]
     origins: dict[KeyPath, KeyPath] = field(default_factory=dict)
 
     def origin(self, path: KeyPath) -> KeyPath:
-        """The key that somebody wrote, for a key of the long form."""
+        """Return the shorthand key in the document for a key of the expanded form."""
         for end in range(len(path), 0, -1):
             if path[:end] in self.origins:
                 return (*self.origins[path[:end]], *path[end:])
         return path
 
 
-def expanded(table: dict[str, Any], text: Callable[[Any], str] = json.dumps) -> Expanded:
-    """Derive all that a document leaves to be derived.
+def expand_shorthand(table: dict[str, Any], to_json: Callable[[Any], str] = json.dumps) -> ExpandedStudy:
+    """Expand a study's shorthand: derive all sections that the document leaves to be derived.
 
     Args:
-        table: The document as it was read.
-        text: How plain values become JSON; dates are values of TOML.
+        table: The document as read.
+        to_json: Conversion of values to JSON; TOML has dates.
 
     Raises:
-        pydantic.ValidationError: Of :class:`ShortParts`: a short part is not as it should be.
+        pydantic.ValidationError: Of :class:`ShorthandSections`: the shorthand is invalid.
     """
-    given = {key: table[key] for key in SHORT_KEYS if key in table}
-    own = given.get("systems")
-    names = dict(SYSTEMS) | (own if isinstance(own, dict) else {})
-    made = Expanded({key: value for key, value in table.items() if key not in given})
+    given = {key: table[key] for key in SHORTHAND_KEYS if key in table}
+    systems = given.get("systems")
+    names = dict(SYSTEMS) | (systems if isinstance(systems, dict) else {})
+    expanded = ExpandedStudy({key: value for key, value in table.items() if key not in given})
     if given:
-        short = ShortParts.model_validate_json(
-            text(_with_names(given, names)), strict=True, context={"systems": names}
+        short = ShorthandSections.model_validate_json(
+            to_json(_with_names(given, names)), strict=True, context={"systems": names}
         )
-        _derive(short, names, made)
-    completed(made.table, names, made.origins)
-    return made
+        _derive(short, names, expanded)
+    expand_sections(expanded.table, names, expanded.origins)
+    return expanded
 
 
 def _with_names(given: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
-    """The short parts with the study's own names of systems resolved, and age and sex named as what they are."""
-    own = {name: system for name, system in names.items() if name not in SYSTEMS}
+    """Return the shorthand to expand with the study's system names resolved, age and sex as Patient inputs."""
+    own_systems = {name: system for name, system in names.items() if name not in SYSTEMS}
 
-    def resolved(value: Any) -> Any:
-        return spelled_out(value, own) if isinstance(value, dict) else value
+    def resolve(value: Any) -> Any:
+        return expand_codes(value, own_systems) if isinstance(value, dict) else value
 
-    made = dict(given)
-    for part in ("inputs", "outcome"):
-        if isinstance(given.get(part), dict):
-            made[part] = {name: resolved(value) for name, value in given[part].items()}
-    made |= {"index": resolved(given["index"])} if "index" in given else {}
-    inputs = made.get("inputs")
+    expanded = dict(given)
+    for section in ("inputs", "outcome"):
+        if isinstance(given.get(section), dict):
+            expanded[section] = {name: resolve(value) for name, value in given[section].items()}
+    expanded |= {"index_date": resolve(given["index_date"])} if "index_date" in given else {}
+    inputs = expanded.get("inputs")
     if isinstance(inputs, dict):
-        for name in _OF_PATIENTS:
+        for name in _PATIENT_INPUTS:
             value = inputs.get(name)
-            if isinstance(value, dict) and not _says_where(value):
+            if isinstance(value, dict) and not _has_source(value):
                 inputs[name] = {"patient": name, **value}
-    return made
+    return expanded
 
 
-def _says_where(table: Mapping[str, Any]) -> bool:
+def _has_source(table: Mapping[str, Any]) -> bool:
     return bool({"view", "patient", "codes", *SYSTEMS} & table.keys())
 
 
-def _derive(short: ShortParts, names: Mapping[str, str], made: Expanded) -> None:
-    """Add features, views and what has to be known to the document."""
-    before = made.table.get("features", {})
-    if not isinstance(before, dict) or not (short.inputs or short.outcome or short.index):
-        return  # what is wrong with the features is told when the whole is checked
-    _check_whole(short, before, made.table)
-    making = Making(names, dated=short.index is not None or "index" in before)
-    if not making.dated:
+def _derive(short: ShorthandSections, names: Mapping[str, str], expanded: ExpandedStudy) -> None:
+    """Expand the shorthand: add features, views and data requirements to the document."""
+    existing = expanded.table.get("features", {})
+    if not isinstance(existing, dict) or not (short.inputs or short.outcome or short.index_date):
+        return  # problems of the features are reported when the full form is validated
+    _check_complete(short, existing, expanded.table)
+    has_index_date = short.index_date is not None or "index_date" in existing
+    derived = DerivedFeatures(names, has_index_date)
+    if not has_index_date:
         _check_dates(short)
-    made.table["features"] = _features(short, making, before)
-    if "cohort" not in before:
-        making.uses.setdefault("patients", Use()).whole = True
-    if not before:
-        making.origins["features",] = ("inputs",)
-    made.origins |= making.origins
-    _views(making, made)
+    expanded.table["features"] = _features(short, derived, existing)
+    if "cohort" not in existing:
+        derived.uses.setdefault("patients", ViewUse()).has_unfiltered_use = True
+    if not existing:
+        derived.origins["features",] = ("inputs",)
+    expanded.origins |= derived.origins
+    _views(derived, expanded)
 
 
-def _features(short: ShortParts, making: Making, before: Mapping[str, Any]) -> dict[str, Any]:
-    """Short inputs before long ones, and what the document says itself as it is."""
-    made: dict[str, Any] = {"cohort": "patients"}
-    if short.index is not None:
-        making.origins["features", "index"] = ("index",)
-        made["index"] = making.index(short.index, ("features", "index"), ("index",))
+def _features(
+    short: ShorthandSections, derived: DerivedFeatures, existing: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the expanded features: shorthand inputs before full ones, the document's other keys unchanged."""
+    features: dict[str, Any] = {"cohort": "patients"}
+    if short.index_date is not None:
+        path, key = ("features", "index_date"), ("index_date",)
+        derived.origins[path] = key
+        features["index_date"] = derived.index_date(short.index_date, path, key)
     inputs = []
-    for i, (name, each) in enumerate(short.inputs.items()):
-        at, key = ("features", "inputs", i), ("inputs", name)
-        making.origins[at] = key
-        inputs.append(making.input(name, each, at, key))
+    for i, (name, shorthand) in enumerate(short.inputs.items()):
+        input_path, input_key = ("features", "inputs", i), ("inputs", name)
+        derived.origins[input_path] = input_key
+        inputs.append(derived.input(name, shorthand, input_path, input_key))
     for name, outcome in short.outcome.items():
-        making.origins["features", "label"] = ("outcome", name)
-        made["label"] = making.label(name, outcome, ("features", "label"), ("outcome", name))
-    more = before.get("inputs", [])
+        derived.origins["features", "label"] = ("outcome", name)
+        features["label"] = derived.label(name, outcome, ("features", "label"), ("outcome", name))
+    more = existing.get("inputs", [])
     if isinstance(more, list):
         for i in range(len(more)):
-            making.origins["features", "inputs", len(inputs) + i] = ("features", "inputs", i)
-        made["inputs"] = [*inputs, *more]
-    return {**made, **{key: value for key, value in before.items() if key not in made}}
+            derived.origins["features", "inputs", len(inputs) + i] = ("features", "inputs", i)
+        features["inputs"] = [*inputs, *more]
+    return {**features, **{key: value for key, value in existing.items() if key not in features}}
 
 
-def _check_whole(short: ShortParts, before: Mapping[str, Any], document: Mapping[str, Any]) -> None:
-    """Nothing is said twice, and there are both inputs and something to learn."""
-    for key, name, given in (("index", "index", short.index), ("outcome", "label", short.outcome)):
-        if given and name in before:
-            raise _refused((key,), f"[{key}] and [features.{name}] say the same", "keep one of them")
-    if not short.outcome and "label" not in before:
-        meant = _meant("outcome", document)
-        raise _refused(("inputs",), "it is not said what is learned", meant or "add [outcome] with one line")
-    if not short.inputs and not before.get("inputs"):
-        meant = _meant("inputs", document)
-        raise _refused(("outcome",), "it is not said from what it is learned", meant or "add [inputs]")
+def _check_complete(
+    short: ShorthandSections, existing: Mapping[str, Any], document: Mapping[str, Any]
+) -> None:
+    """Refuse to expand a shorthand document that defines something twice or lacks inputs or an outcome."""
+    pairs = (("index_date", "index_date", short.index_date), ("outcome", "label", short.outcome))
+    for key, name, given in pairs:
+        if given and name in existing:
+            raise _shorthand_error(
+                (key,), f"both [{key}] and [features.{name}] are defined", "keep one of them"
+            )
+    if not short.outcome and "label" not in existing:
+        suggestion = _suggest_section("outcome", document)
+        raise _shorthand_error(
+            ("inputs",), "the study has no outcome", suggestion or "add [outcome] with one line"
+        )
+    if not short.inputs and not existing.get("inputs"):
+        suggestion = _suggest_section("inputs", document)
+        raise _shorthand_error(("outcome",), "the study has no inputs", suggestion or "add [inputs]")
 
 
-def _meant(name: str, document: Mapping[str, Any]) -> str:
-    """Where a document has a part whose name is nearly right."""
-    near = get_close_matches(name, (part for part in document if part != name), 1, 0.8)
-    return f"did you mean [{name}] by [{near[0]}]?" if near else ""
+def _suggest_section(name: str, document: Mapping[str, Any]) -> str:
+    """Suggest a shorthand section's name if the document to expand has one that is nearly right."""
+    matches = get_close_matches(name, (section for section in document if section != name), 1, 0.8)
+    return f"did you mean [{name}] by [{matches[0]}]?" if matches else ""
 
 
-def _check_dates(short: ShortParts) -> None:
-    """Ages and events are counted from a day; a study without an index date has none."""
-    for name, each in short.inputs.items():
-        if each.patient == "age" and each.at is None:
-            raise _refused(
-                ("inputs", name), "an age needs a day at which it is told", "add at = 2026-01-01, or [index]"
+def _check_dates(short: ShorthandSections) -> None:
+    """Refuse to expand shorthand with ages or events but without an index date or reference date."""
+    for name, shorthand in short.inputs.items():
+        if shorthand.patient == "age" and shorthand.reference_date is None:
+            raise _shorthand_error(
+                ("inputs", name),
+                "an age has no reference date",
+                "add reference_date = 2026-01-01, or [index_date]",
             )
     for name, outcome in short.outcome.items():
-        if outcome.within is not None or outcome.up_to is not None:
-            raise _refused(("outcome", name), "an event is counted from an index date", "add [index]")
+        if outcome.outcome_window is not None or outcome.up_to is not None:
+            raise _shorthand_error(("outcome", name), "an event has no index date", "add [index_date]")
 
 
-def _refused(key: KeyPath, what: str, remedy: str) -> ValidationError:
-    """What is wrong between short parts, told like what is wrong within them."""
-    told = InitErrorDetails(type=fault(what, remedy), loc=key, input=None)
-    return ValidationError.from_exception_data("ShortParts", [told])
+def _shorthand_error(key: KeyPath, what: str, remedy: str) -> ValidationError:
+    """Return the validation error for problems between shorthand sections in the expansion."""
+    details = InitErrorDetails(type=field_error(what, remedy), loc=key, input=None)
+    return ValidationError.from_exception_data("ShorthandSections", [details])
 
 
-def _check_known(use: Use, kind: str, data: list[Any]) -> None:
-    """What short lines look for in a view of the document's own stands in its list, or the input would stay empty."""
-    lines = [each for each in data if isinstance(each, dict) and each.get("type") == kind]
+def _check_required_codes(use: ViewUse, resource_type: str, data: list[Any]) -> None:
+    """Refuse to expand shorthand codes that no ``[[data]]`` entry requires, since the input would be empty."""
+    requirements = [entry for entry in data if isinstance(entry, dict) and entry.get("type") == resource_type]
     known = [
-        term for line in lines for rule in line.get("codes") or [{}] for term in rule.get("any") or [None]
+        code
+        for requirement in requirements
+        for code_filter in requirement.get("codes") or [{}]
+        for code in code_filter.get("any_of") or [None]
     ]
-    lost = next((each for each in (*use.codes, *use.asked) if each not in known), None)
-    if lost is not None and None not in known:
-        raise _refused(
+    missing = next((code for code in (*use.codes, *use.answer_codes) if code not in known), None)
+    if missing is not None and None not in known:
+        raise _shorthand_error(
             use.key,
-            f"'{lost['code']}' is looked for in a view of the document's own, and no [[data]] of {kind} asks for it",
-            "add it there, or leave out the view and its [[data]], which are then derived",
+            f"no [[data]] entry of {resource_type} requires the code '{missing['code']}' for the document's own view",
+            "add it there, or remove the view and its [[data]], which are then derived",
         )
 
 
-def _views(making: Making, made: Expanded) -> None:
-    """The standard views that are used and that the document does not have itself, with what they need."""
-    views, data = made.table.get("views", []), made.table.get("data", [])
+def _views(derived: DerivedFeatures, expanded: ExpandedStudy) -> None:
+    """Expand the views: add standard views in use that the document does not define, with requirements."""
+    views, data = expanded.table.get("views", []), expanded.table.get("data", [])
     if not isinstance(views, list) or not isinstance(data, list):
         return
-    mine = {each.get("name") for each in views if isinstance(each, dict)}
-    for name in making.uses.keys() & mine:
-        _check_known(making.uses[name], standard_views()[name]["resource"], data)
-    wanted = [
-        (name, making.uses[name]) for name in standard_views() if name in making.uses and name not in mine
-    ]
-    added = [trimmed(name, use.columns) for name, use in wanted]
-    lines = joined(
-        (line, use.key)
-        for view, (_, use) in zip(added, wanted, strict=True)
-        for line in requirements(view, use)
+    own_views = {table.get("name") for table in views if isinstance(table, dict)}
+    for name in derived.uses.keys() & own_views:
+        _check_required_codes(derived.uses[name], standard_views()[name]["resource"], data)
+    names = [name for name in standard_views() if name in derived.uses and name not in own_views]
+    uses = [(name, derived.uses[name]) for name in names]
+    added = [select_columns(name, use.columns) for name, use in uses]
+    requirements = merge_requirements(
+        (requirement, use.key)
+        for view, (_, use) in zip(added, uses, strict=True)
+        for requirement in view_requirements(view, use)
     )
-    for i, (_, use) in enumerate(wanted):
-        made.origins["views", len(views) + i] = use.key
-    for i, (_, key) in enumerate(lines):
-        made.origins["data", len(data) + i] = key
-    made.table |= {"views": [*views, *added], "data": [*data, *(line for line, _ in lines)]}
+    for i, (_, use) in enumerate(uses):
+        expanded.origins["views", len(views) + i] = use.key
+    for i, (_, key) in enumerate(requirements):
+        expanded.origins["data", len(data) + i] = key
+    expanded.table |= {"views": [*views, *added], "data": [*data, *(table for table, _ in requirements)]}
 
 
 @dataclass(frozen=True, slots=True)
-class Derived:
-    """One derived part: the line and key that it comes from, and what it is in words."""
+class DerivedSection:
+    """One derived section: line and key that it comes from, and a description."""
 
     line: int
     key: str
-    words: str
+    description: str
 
 
-def explained(study: Study, made: Expanded, line: Callable[[KeyPath], int]) -> Iterator[Derived]:
-    """Every derived part of a study: what each short line became, in the order of the long form."""
+def derived_sections(
+    study: Study, expanded: ExpandedStudy, line: Callable[[KeyPath], int]
+) -> Iterator[DerivedSection]:
+    """Yield every section that the expansion of a study's shorthand derived, in the order of the full form."""
 
-    def told(path: KeyPath, words: str) -> Iterator[Derived]:
-        written = made.origins.get(path)
-        if written is not None and written != path:
-            yield Derived(line(written), dotted(written), words)
+    def derived(path: KeyPath, description: str) -> Iterator[DerivedSection]:
+        origin = expanded.origins.get(path)
+        if origin is not None and origin != path:
+            yield DerivedSection(line(origin), format_key_path(origin), description)
 
-    yield from told(("contacts",), f"contact: {', '.join(str(each.name) for each in study.contacts)}")
-    for i, need in enumerate(study.data):
-        yield from told(("data", i), f"may be known: {requirement_words(need)}")
+    yield from derived(("contacts",), f"contact: {', '.join(str(item.name) for item in study.contacts)}")
+    for i, requirement in enumerate(study.data):
+        yield from derived(("data", i), f"data requirement: {describe_requirement(requirement)}")
     for i, view in enumerate(study.views):
-        yield from told(("views", i), f"standard view {view_words(view)}")
+        yield from derived(("views", i), f"standard view {describe_view(view)}")
     if features := study.features:
-        if features.index:
-            yield from told(("features", "index"), f"index date: {source_words(features.index)}")
-        for i, each in enumerate(features.inputs):
+        if features.index_date:
+            yield from derived(
+                ("features", "index_date"), f"index date: {describe_source(features.index_date)}"
+            )
+        for i, item in enumerate(features.inputs):
             path: KeyPath = ("features", "inputs", i)
-            if made.origins.get(path, ("",))[0] != "features":  # a long input that only moved
-                yield from told(path, f"input {each.name}: {input_words(each)}")
-        yield from told(("features", "label"), label_words(features.label))
+            if expanded.origins.get(path, ("",))[0] != "features":  # a full input that only moved
+                yield from derived(path, f"input {item.name}: {describe_input(item)}")
+        yield from derived(("features", "label"), describe_label(features.label))
     if study.consent:
-        names = ", ".join(each.value for each in study.consent.statements)
-        yield from told(("consent", "statements"), f"people are told, in proposed words: {names}")
+        names = ", ".join(item.value for item in study.consent.statements)
+        yield from derived(("consent", "statements"), f"consent statements in default wording: {names}")

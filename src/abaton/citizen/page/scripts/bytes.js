@@ -1,21 +1,21 @@
-// Bytes and their forms as text.
+// Bytes and their text encodings.
 
 const ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567";
 
 /** @typedef {Uint8Array<ArrayBuffer>} Bytes */
 
-/** Text as UTF-8. @param {string} text @returns {Bytes} */
+/** Encode text as UTF-8. @param {string} text @returns {Bytes} */
 export const utf8 = (text) => /** @type {Bytes} */ (new TextEncoder().encode(text));
 
-/** Pieces one after the other. @param {...Uint8Array} pieces @returns {Bytes} */
-export function joined(...pieces) {
-  const whole = new Uint8Array(pieces.reduce((size, piece) => size + piece.length, 0));
-  let at = 0;
+/** Concatenate byte arrays. @param {...Uint8Array} pieces @returns {Bytes} */
+export function concat(...pieces) {
+  const bytes = new Uint8Array(pieces.reduce((size, piece) => size + piece.length, 0));
+  let offset = 0;
   for (const piece of pieces) {
-    whole.set(piece, at);
-    at += piece.length;
+    bytes.set(piece, offset);
+    offset += piece.length;
   }
-  return whole;
+  return bytes;
 }
 
 /** @param {Uint8Array} bytes */
@@ -24,57 +24,57 @@ export const hex = (bytes) => Array.from(bytes, (byte) => byte.toString(16).padS
 /** @param {Uint8Array} bytes */
 export function base64(bytes) {
   let text = "";
-  for (let at = 0; at < bytes.length; at += 8192) text += String.fromCharCode(...bytes.subarray(at, at + 8192));
+  for (let offset = 0; offset < bytes.length; offset += 8192) text += String.fromCharCode(...bytes.subarray(offset, offset + 8192));
   return btoa(text);
 }
 
 /** @param {string} text @returns {Bytes} */
-export const fromBase64 = (text) => Uint8Array.from(atob(text), (sign) => sign.charCodeAt(0));
+export const fromBase64 = (text) => Uint8Array.from(atob(text), (char) => char.charCodeAt(0));
 
-/** Bytes as letters and digits, five bits each, without padding. @param {Uint8Array} bytes */
+/** Encode bytes in base32 without padding. @param {Uint8Array} bytes */
 export function base32(bytes) {
   let text = "";
-  let held = 0;
+  let buffer = 0;
   let bits = 0;
   for (const byte of bytes) {
-    held = (held << 8) | byte;
+    buffer = (buffer << 8) | byte;
     bits += 8;
     while (bits >= 5) {
       bits -= 5;
-      text += ALPHABET[(held >>> bits) & 31];
+      text += ALPHABET[(buffer >>> bits) & 31];
     }
-    held &= (1 << bits) - 1;
+    buffer &= (1 << bits) - 1;
   }
-  return bits ? text + ALPHABET[(held << (5 - bits)) & 31] : text;
+  return bits ? text + ALPHABET[(buffer << (5 - bits)) & 31] : text;
 }
 
-/** The bytes of {@link base32}, or nothing if it is none. @param {string} text @returns {Bytes | null} */
+/** Decode {@link base32}; null if invalid. @param {string} text @returns {Bytes | null} */
 export function fromBase32(text) {
   /** @type {number[]} */
   const bytes = [];
-  let held = 0;
+  let buffer = 0;
   let bits = 0;
-  for (const sign of text) {
-    const value = ALPHABET.indexOf(sign);
+  for (const char of text) {
+    const value = ALPHABET.indexOf(char);
     if (value < 0) return null;
-    held = (held << 5) | value;
+    buffer = (buffer << 5) | value;
     bits += 5;
     if (bits >= 8) {
       bits -= 8;
-      bytes.push((held >>> bits) & 255);
-      held &= (1 << bits) - 1;
+      bytes.push((buffer >>> bits) & 255);
+      buffer &= (1 << bits) - 1;
     }
   }
   return Uint8Array.from(bytes);
 }
 
-/** The one form that stands for some data (RFC 8785, which is how a browser writes JSON, with sorted keys).
+/** Canonical JSON (RFC 8785): JSON as the browser writes it, with sorted keys.
  * @param {unknown} data @returns {string} */
-export function canonical(data) {
-  if (Array.isArray(data)) return `[${data.map(canonical).join(",")}]`;
+export function canonicalJson(data) {
+  if (Array.isArray(data)) return `[${data.map(canonicalJson).join(",")}]`;
   if (data && typeof data === "object") {
     const table = /** @type {Record<string, unknown>} */ (data);
-    return `{${Object.keys(table).sort().map((key) => `${JSON.stringify(key)}:${canonical(table[key])}`).join(",")}}`;
+    return `{${Object.keys(table).sort().map((key) => `${JSON.stringify(key)}:${canonicalJson(table[key])}`).join(",")}}`;
   }
   return JSON.stringify(data);
 }

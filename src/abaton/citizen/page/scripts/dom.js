@@ -1,28 +1,28 @@
-// Small helpers for the page's elements. Words of others enter as text, never as markup.
+// Helpers for DOM elements. Foreign text is inserted as text, never as markup.
 
-/** @param {string} id @returns {any} */
-export const by = (id) => document.getElementById(id);
+/** Return the element with an id. @param {string} id @returns {any} */
+export const byId = (id) => document.getElementById(id);
 
-/** @param {string} tag @param {Record<string, string>} [marks] @param {...(Node | string)} inside @returns {HTMLElement} */
-export function made(tag, marks = {}, ...inside) {
+/** Create an element. @param {string} tag @param {Record<string, string>} [attributes] @param {...(Node | string)} children @returns {HTMLElement} */
+export function create(tag, attributes = {}, ...children) {
   const element = document.createElement(tag);
-  for (const [name, value] of Object.entries(marks)) element.setAttribute(name, value);
-  element.append(...inside);
+  for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
+  element.append(...children);
   return element;
 }
 
-/** Show a section and bring whoever uses the page to its beginning. @param {string} id @param {boolean} [there] */
-export function show(id, there = true) {
-  by(id).hidden = false;
-  if (there) by(`${id}-title`)?.focus();
+/** Show a section and move the focus to its heading. @param {string} id @param {boolean} [focus] */
+export function show(id, focus = true) {
+  byId(id).hidden = false;
+  if (focus) byId(`${id}-title`)?.focus();
 }
 
 /** @param {...string} ids */
 export function hide(...ids) {
-  for (const id of ids) by(id).hidden = true;
+  for (const id of ids) byId(id).hidden = true;
 }
 
-/** A list of terms and what they mean. @param {[string, string][]} pairs */
+/** Return a definition list. @param {[string, string][]} pairs */
 export function facts(pairs) {
-  return made("dl", {}, ...pairs.filter(([, value]) => value).flatMap(([name, value]) => [made("dt", {}, name), made("dd", {}, value)]));
+  return create("dl", {}, ...pairs.filter(([, value]) => value).flatMap(([name, value]) => [create("dt", {}, name), create("dd", {}, value)]));
 }

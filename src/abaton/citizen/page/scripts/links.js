@@ -1,14 +1,14 @@
-// SMART Health Links: a short text with an address and a key, and files that are locked with that key. They are unlocked here.
+// SMART Health Links: a short text with URL and key, and files encrypted with that key, which are decrypted here.
 import { base64, fromBase64, utf8 } from "./bytes.js";
-import { fetched, isSafe, Problem } from "./sources.js";
+import { fetchPermitted, isSafe, SourceError } from "./sources.js";
 
 /** @typedef {import("./bytes.js").Bytes} Bytes */
 /** @typedef {{ url: string, key: Bytes, flag: string }} Link */
 
-const MARK = "shlink:/";
+const LINK_PREFIX = "shlink:/";
 const CARD = "application/smart-health-card";
 const FHIR = "application/fhir+json";
-const RECIPIENT = "Abaton"; // whoever keeps the records need not learn for which study they are fetched
+const RECIPIENT = "Abaton"; // does not reveal the study to the server
 
 /** @param {string} text @returns {Bytes} */
 export const fromBase64url = (text) => fromBase64(text.replaceAll("-", "+").replaceAll("_", "/"));
@@ -16,107 +16,107 @@ export const fromBase64url = (text) => fromBase64(text.replaceAll("-", "+").repl
 /** @param {Uint8Array} bytes */
 export const base64url = (bytes) => base64(bytes).replaceAll("+", "-").replaceAll("/", "_").replace(/=+$/, "");
 
-/** Whether a text is a link, bare or behind the address of a viewer. @param {string} text */
-export const isLink = (text) => text.startsWith(MARK) || /^https:\/\/\S+#shlink:\//.test(text);
+/** Return whether a text is a link, possibly after a viewer URL. @param {string} text */
+export const isLink = (text) => text.startsWith(LINK_PREFIX) || /^https:\/\/\S+#shlink:\//.test(text);
 
-/** Whether a text is locked with a key: five parts, of which the first says how. @param {string} text */
-export const isLocked = (text) => /^eyJ[\w-]*\.[\w-]*\.[\w-]+\.[\w-]*\.[\w-]+$/.test(text);
+/** Return whether a text is a compact JWE (five parts). @param {string} text */
+export const isEncrypted = (text) => /^eyJ[\w-]*\.[\w-]*\.[\w-]+\.[\w-]*\.[\w-]+$/.test(text);
 
 /** @param {string} text @param {number} now @returns {Link} */
 export function readLink(text, now) {
   /** @type {any} */
-  let told;
+  let payload;
   /** @type {Bytes} */
   let key;
   try {
-    told = JSON.parse(new TextDecoder().decode(fromBase64url(text.slice(text.indexOf(MARK) + MARK.length).trim())));
-    key = fromBase64url(told.key);
+    payload = JSON.parse(new TextDecoder().decode(fromBase64url(text.slice(text.indexOf(LINK_PREFIX) + LINK_PREFIX.length).trim())));
+    key = fromBase64url(payload.key);
   } catch {
-    throw new Problem("link-broken");
+    throw new SourceError("link-broken");
   }
-  const { url, flag = "", exp, v = 1 } = told;
-  if (v !== 1 || key.length !== 32 || typeof flag !== "string" || !isSafe(url)) throw new Problem("link-broken");
-  if (exp !== undefined && !(Number(exp) * 1000 > now)) throw new Problem("link-expired");
+  const { url, flag = "", exp, v = 1 } = payload;
+  if (v !== 1 || key.length !== 32 || typeof flag !== "string" || !isSafe(url)) throw new SourceError("link-broken");
+  if (exp !== undefined && !(Number(exp) * 1000 > now)) throw new SourceError("link-expired");
   return { url, key, flag };
 }
 
 /**
- * What is in a locked file (JWE, compact form, `dir` with A256GCM), never more than some number of bytes.
- * @param {string} text @param {Bytes} secret @param {number} most @returns {Promise<Bytes>}
+ * Decrypt a file (compact JWE, `dir` with A256GCM) of limited size.
+ * @param {string} text @param {Bytes} secret @param {number} maxBytes @returns {Promise<Bytes>}
  */
-export async function unlocked(text, secret, most) {
-  const [head = "", wrapped, iv = "", body = "", mark = ""] = text.split(".");
+export async function decrypt(text, secret, maxBytes) {
+  const [header = "", encryptedKey, iv = "", body = "", tagText = ""] = text.split(".");
   /** @type {any} */
-  let how;
+  let parameters;
   /** @type {Bytes[]} */
-  let [start, locked, tag] = [];
+  let [start, ciphertext, tag] = [];
   try {
-    how = JSON.parse(new TextDecoder().decode(fromBase64url(head)));
-    [start, locked, tag] = [iv, body, mark].map(fromBase64url);
+    parameters = JSON.parse(new TextDecoder().decode(fromBase64url(header)));
+    [start, ciphertext, tag] = [iv, body, tagText].map(fromBase64url);
   } catch {
-    throw new Problem("link-broken");
+    throw new SourceError("link-broken");
   }
-  if (how.alg !== "dir" || how.enc !== "A256GCM" || wrapped || start?.length !== 12 || tag?.length !== 16 || !locked) throw new Problem("link-broken");
-  if (how.zip !== undefined && how.zip !== "DEF") throw new Problem("link-broken");
+  if (parameters.alg !== "dir" || parameters.enc !== "A256GCM" || encryptedKey || start?.length !== 12 || tag?.length !== 16 || !ciphertext) throw new SourceError("link-broken");
+  if (parameters.zip !== undefined && parameters.zip !== "DEF") throw new SourceError("link-broken");
   const key = await crypto.subtle.importKey("raw", secret, "AES-GCM", false, ["decrypt"]);
-  const whole = new Uint8Array(await new Blob([locked, tag]).arrayBuffer());
-  const plain = await crypto.subtle
-    .decrypt({ name: "AES-GCM", iv: start, additionalData: utf8(head) }, key, whole)
-    .catch(() => { throw new Problem("link-wrong-key"); });
-  return how.zip ? unpacked(new Uint8Array(plain), most) : new Uint8Array(plain);
+  const ciphertextAndTag = new Uint8Array(await new Blob([ciphertext, tag]).arrayBuffer());
+  const plaintext = await crypto.subtle
+    .decrypt({ name: "AES-GCM", iv: start, additionalData: utf8(header) }, key, ciphertextAndTag)
+    .catch(() => { throw new SourceError("link-wrong-key"); });
+  return parameters.zip ? inflate(new Uint8Array(plaintext), maxBytes) : new Uint8Array(plaintext);
 }
 
-/** @param {Bytes} packed @param {number} most @returns {Promise<Bytes>} */
-async function unpacked(packed, most) {
-  const reader = new Blob([packed]).stream().pipeThrough(new DecompressionStream("deflate-raw")).getReader();
+/** @param {Bytes} compressed @param {number} maxBytes @returns {Promise<Bytes>} */
+async function inflate(compressed, maxBytes) {
+  const reader = new Blob([compressed]).stream().pipeThrough(new DecompressionStream("deflate-raw")).getReader();
   /** @type {Bytes[]} */
   const pieces = [];
   let size = 0;
   try {
     for (let piece = await reader.read(); !piece.done; piece = await reader.read()) {
       size += piece.value.length;
-      if (size > most) break;
+      if (size > maxBytes) break;
       pieces.push(/** @type {Bytes} */ (piece.value));
     }
   } catch {
-    throw new Problem("link-broken");
+    throw new SourceError("link-broken");
   }
-  if (size > most) {
+  if (size > maxBytes) {
     await reader.cancel();
-    throw new Problem("too-large");
+    throw new SourceError("too-large");
   }
   return new Uint8Array(await new Blob(pieces).arrayBuffer());
 }
 
 /**
- * Fetch the files of a link from addresses that the study permits, and unlock them.
- * @param {Link} link @param {string} passcode @param {readonly string[]} permitted @param {number} most @returns {Promise<Bytes[]>}
+ * Fetch the files of a link from permitted origins and decrypt them.
+ * @param {Link} link @param {string} passcode @param {readonly string[]} permitted @param {number} maxBytes @returns {Promise<Bytes[]>}
  */
-export async function linked(link, passcode, permitted, most) {
-  if (link.flag.includes("P") && !passcode) throw new Problem("link-passcode");
+export async function fetchLink(link, passcode, permitted, maxBytes) {
+  if (link.flag.includes("P") && !passcode) throw new SourceError("link-passcode");
   /** @type {string[]} */
   let texts;
   if (link.flag.includes("U")) {
     const address = new URL(link.url);
     address.searchParams.set("recipient", RECIPIENT);
-    texts = [await text(address.href, permitted, most)];
+    texts = [await fetchText(address.href, permitted, maxBytes)];
   } else {
     const body = JSON.stringify(passcode ? { recipient: RECIPIENT, passcode } : { recipient: RECIPIENT });
-    const asked = { method: "POST", body, headers: { "content-type": "application/json" } };
-    const { files } = JSON.parse(new TextDecoder().decode(await got(link.url, permitted, most, asked)) || "{}");
-    const usable = (Array.isArray(files) ? files : []).filter((file) => [FHIR, CARD].includes(String(file.contentType).split(";")[0] ?? ""));
-    texts = await Promise.all(usable.map((file) => file.embedded ?? text(String(file.location), permitted, most)));
+    const options = { method: "POST", body, headers: { "content-type": "application/json" } };
+    const { files } = JSON.parse(new TextDecoder().decode(await fetchOk(link.url, permitted, maxBytes, options)) || "{}");
+    const readable = (Array.isArray(files) ? files : []).filter((file) => [FHIR, CARD].includes(String(file.contentType).split(";")[0] ?? ""));
+    texts = await Promise.all(readable.map((file) => file.embedded ?? fetchText(String(file.location), permitted, maxBytes)));
   }
-  if (!texts.length) throw new Problem("link-nothing");
-  return Promise.all(texts.map((each) => unlocked(each.trim(), link.key, most)));
+  if (!texts.length) throw new SourceError("link-nothing");
+  return Promise.all(texts.map((encrypted) => decrypt(encrypted.trim(), link.key, maxBytes)));
 }
 
-/** @param {string} address @param {readonly string[]} permitted @param {number} most */
-const text = async (address, permitted, most) => new TextDecoder().decode(await got(address, permitted, most));
+/** @param {string} address @param {readonly string[]} permitted @param {number} maxBytes */
+const fetchText = async (address, permitted, maxBytes) => new TextDecoder().decode(await fetchOk(address, permitted, maxBytes));
 
-/** @param {string} address @param {readonly string[]} permitted @param {number} most @param {RequestInit} [asked] */
-async function got(address, permitted, most, asked) {
-  const { status, body } = await fetched(address, permitted, most, asked);
+/** @param {string} address @param {readonly string[]} permitted @param {number} maxBytes @param {RequestInit} [options] */
+async function fetchOk(address, permitted, maxBytes, options) {
+  const { status, body } = await fetchPermitted(address, permitted, maxBytes, options);
   if (status === 200) return body;
-  throw new Problem(status === 401 ? "link-passcode-wrong" : status === 404 || status === 410 ? "link-gone" : "source-away");
+  throw new SourceError(status === 401 ? "link-passcode-wrong" : status === 404 || status === 410 ? "link-gone" : "source-unreachable");
 }

@@ -1,21 +1,21 @@
-// The page from the first word to the last receipt.
-import { by, hide, made, show } from "./dom.js";
-import { cameBack, records, setOut } from "./hospital.js";
-import { read, Refusal } from "./intake.js";
-import { everything, keep, kept } from "./keep.js";
+// The page: steps from the study description to receipt and withdrawal.
+import { byId, hide, create, show } from "./dom.js";
+import { readSignInResponse, fetchRecords, startSignIn } from "./hospital.js";
+import { getJson, RefusedError } from "./intake.js";
+import { loadAllStudies, saveStudy, loadStudy } from "./storage.js";
 import { newCode, newKeys, pseudonymKey } from "./keys.js";
-import { isLink, isLocked, linked, readLink, unlocked } from "./links.js";
-import { Previewing } from "./preview.js";
+import { isLink, isEncrypted, fetchLink, readLink, decrypt } from "./links.js";
+import { PreviewView } from "./preview.js";
 import { Python } from "./python.js";
-import { isPermitted, Problem, sequence } from "./sources.js";
-import { brought, copyOf, enrolled, leaveByPaper, resumed, withdrawn } from "./taking-part.js";
-import { dayText, drawEarly, drawEligible, drawStatements, drawStudy, ticked } from "./telling.js";
-import { bestLanguage, filled, LANGUAGES, texts } from "./texts.js";
+import { isPermitted, SourceError, joinTexts } from "./sources.js";
+import { consentAndSend, consentCopy, enrol, withdrawWithCode, sendEnvelope, withdraw } from "./participation.js";
+import { formatDay, drawSummary, drawEligible, drawStatements, drawStudy, tickedStatements } from "./study-view.js";
+import { bestLanguage, fill, LANGUAGES, loadTexts } from "./texts.js";
 
-const place = new URL(".", import.meta.url).href;
+const baseUrl = new URL(".", import.meta.url).href;
 const name = decodeURIComponent(location.pathname.replace(/^\/take-part\//, "").replace(/\/(index\.html)?$/, ""));
 const STAGES = ["loading", "unpacking", "starting", "ready"];
-const MOST_BYTES = 32 * 1024 * 1024;
+const MAX_BYTES = 32 * 1024 * 1024;
 const today = () => new Date().toISOString().slice(0, 10);
 
 let language = sessionStorage.getItem("language") ?? bestLanguage(navigator.languages);
@@ -26,47 +26,47 @@ let study = null;
 /** @type {import("./keys.js").Keys | null} */
 let keys = null;
 let code = "";
-/** @type {Previewing | null} */
-let previewing = null;
-let read_so_far = 0;
+/** @type {PreviewView | null} */
+let previewView = null;
+let recordCount = 0;
 /** @type {import("./links.js").Link | null} */
 let link = null;
 /** @type {string[]} */
-let locked = [];
-const back = cameBack();
+let encryptedFiles = [];
+const signInResponse = readSignInResponse();
 
-const python = new Python(place, (stage) => {
-  by("ready").value = STAGES.indexOf(stage) + 2;
-  if (stage === "ready") hide("getting-ready");
-  if (stage === "failed") trouble("failed");
+const python = new Python(baseUrl, (stage) => {
+  byId("loading-progress").value = STAGES.indexOf(stage) + 2;
+  if (stage === "ready") hide("loading");
+  if (stage === "failed") showProblem("failed");
 });
 
 /** @param {string} code */
-function trouble(code) {
-  by("problem").textContent = t.problems?.[code] ?? t.problems?.failed ?? "";
-  by("problem").hidden = !code;
-  if (code) by("problem").scrollIntoView({ block: "center" });
+function showProblem(code) {
+  byId("problem").textContent = t.problems?.[code] ?? t.problems?.failed ?? "";
+  byId("problem").hidden = !code;
+  if (code) byId("problem").scrollIntoView({ block: "center" });
 }
 
 /** @param {unknown} error */
-const told = (error) => trouble(error instanceof Refusal ? (error.reason && t.problems[error.reason] ? error.reason : error.code) : "failed");
+const showError = (error) => showProblem(error instanceof RefusedError ? (error.reason && t.problems[error.reason] ? error.reason : error.code) : "failed");
 
-async function drawWords() {
-  t = await texts(place, language);
+async function drawTexts() {
+  t = await loadTexts(baseUrl, language);
   document.documentElement.lang = language;
   document.documentElement.dir = t.direction;
   for (const element of document.querySelectorAll("[data-text]")) {
     const key = element.getAttribute("data-text") ?? "";
     if (!(study && key === "heading")) element.textContent = t[key];
   }
-  by("languages").setAttribute("aria-label", t.language);
-  by("languages").replaceChildren(
-    ...Object.entries(LANGUAGES).map(([each, called]) => {
-      const button = made("button", { type: "button", lang: each, "aria-pressed": String(each === language) }, called);
+  byId("languages").setAttribute("aria-label", t.language);
+  byId("languages").replaceChildren(
+    ...Object.entries(LANGUAGES).map(([tag, label]) => {
+      const button = create("button", { type: "button", lang: tag, "aria-pressed": String(tag === language) }, label);
       button.addEventListener("click", async () => {
-        language = each;
-        sessionStorage.setItem("language", each);
-        await drawWords();
+        language = tag;
+        sessionStorage.setItem("language", tag);
+        await drawTexts();
         await drawAll();
       });
       return button;
@@ -77,237 +77,237 @@ async function drawWords() {
 async function drawAll() {
   if (!study) return;
   drawStudy(study, t, language);
-  drawStatements(study, t, ready);
+  drawStatements(study, t, updateSendButton);
   if (study.known) hide("code-field");
-  if (previewing) {
-    previewing = new Previewing(previewing.preview, t, language);
-    previewing.draw();
-    drawEligible(await python.told("eligible", today()), study, t);
+  if (previewView) {
+    previewView = new PreviewView(previewView.preview, t, language);
+    previewView.draw();
+    drawEligible(await python.callJson("check_eligibility", today()), study, t);
   }
-  by("hospitals").hidden = !study.hospitals.length;
-  by("hospital-list").replaceChildren(
+  byId("hospitals").hidden = !study.hospitals.length;
+  byId("hospital-list").replaceChildren(
     ...study.hospitals.map((/** @type {import("./hospital.js").Hospital} */ hospital) => {
-      const button = made("button", { type: "button", class: "plain" }, hospital.name);
-      button.addEventListener("click", () => fetching(async () => location.assign(await setOut(hospital, study.kinds, location.origin + location.pathname, study.reached))));
+      const button = create("button", { type: "button", class: "plain" }, hospital.name);
+      button.addEventListener("click", () => withFileProblems(async () => location.assign(await startSignIn(hospital, study.resource_types, location.origin + location.pathname, study.connect_origins))));
       return button;
     }),
   );
-  await drawMine();
+  await drawMyStudies();
 }
 
-/** The study's line in the list of published ones. */
-async function line() {
-  const { studies } = await read("/v1/studies");
-  return studies.find((/** @type {any} */ each) => each.study === name);
+/** Return the study's entry in the list of published studies. */
+async function publishedStudy() {
+  const { studies } = await getJson("/v1/studies");
+  return studies.find((/** @type {any} */ entry) => entry.study === name);
 }
 
-async function begin() {
-  await drawWords();
-  const found = await line();
-  if (!found) return trouble("no-study");
-  const content = await read(`/v1/studies/${found.document}`);
-  drawEarly(content, t);
+async function start() {
+  await drawTexts();
+  const published = await publishedStudy();
+  if (!published) return showProblem("no-study");
+  const content = await getJson(`/v1/studies/${published.document}`);
+  drawSummary(content, t);
   show("study", false);
-  study = await python.told("open_study", JSON.stringify(content), found.document, today());
+  study = await python.callJson("open_study", JSON.stringify(content), published.document, today());
   await drawAll();
   const allowed = study.origins.length ? study.origins : [new URL(study.endpoint).origin];
-  if (!allowed.includes(location.origin)) return trouble("other-origin");
-  show("leave", false);
-  const before = await kept(name);
-  keys = before?.keys ?? null;
-  study.known = Boolean(before?.copies.enrolment);
+  if (!allowed.includes(location.origin)) return showProblem("other-origin");
+  show("withdraw-by-code", false);
+  const stored = await loadStudy(name);
+  keys = stored?.keys ?? null;
+  study.known = Boolean(stored?.copies.enrolment);
   if (study.known) hide("code-field");
-  if (before?.envelope) show("resume", false);
-  if (before?.sent && before.document !== found.document && !before.withdrawn) show("changed", false);
-  if (!study.open || !study.admission) return trouble("study-closed");
+  if (stored?.envelope) show("resume", false);
+  if (stored?.sent && stored.document !== published.document && !stored.withdrawn) show("changed", false);
+  if (!study.open || !study.admission) return showProblem("study-closed");
   show("records", false);
-  if (back) await fetching(async () => taken(await records(back, study.hospitals, study.kinds, study.reached, MOST_BYTES, (pages) => {
-    by("file-taken").textContent = filled(t.fetching, { pages });
+  if (signInResponse) await withFileProblems(async () => addRecords(await fetchRecords(signInResponse, study.hospitals, study.resource_types, study.connect_origins, MAX_BYTES, (pages) => {
+    byId("file-status").textContent = fill(t.fetching, { pages });
   })));
-  await judged();
+  await showEligibility();
 }
 
 /** @param {string} problem */
-function doubted(problem) {
-  by("file-problem").textContent = t.files[problem] ?? t.sources[problem];
-  by("file-problem").hidden = false;
+function showFileProblem(problem) {
+  byId("file-problem").textContent = t.files[problem] ?? t.sources[problem];
+  byId("file-problem").hidden = false;
 }
 
-/** Do something that may come to records, and tell in plain words why if it does not. @param {() => Promise<unknown>} work */
-async function fetching(work) {
-  by("file-problem").hidden = true;
+/** Run a step that adds records and show the problem if it fails. @param {() => Promise<unknown>} work */
+async function withFileProblems(work) {
+  byId("file-problem").hidden = true;
   try {
     await work();
   } catch (error) {
-    by("file-taken").textContent = read_so_far ? filled(t.records_taken, { number: read_so_far }) : "";
-    if (!(error instanceof Problem)) throw error;
-    by("passcode-field").hidden &&= !error.code.startsWith("link-passcode");
-    doubted(error.code);
+    byId("file-status").textContent = recordCount ? fill(t.records_read, { count: recordCount }) : "";
+    if (!(error instanceof SourceError)) throw error;
+    byId("passcode-field").hidden &&= !error.code.startsWith("link-passcode");
+    showFileProblem(error.code);
   }
 }
 
-/** Give what was read to Python, as one file. @param {import("./bytes.js").Bytes[]} texts */
-async function taken(texts) {
-  const answer = await python.told("pick", texts.length === 1 ? texts[0] : await sequence(texts));
-  if (answer.problem) throw new Problem(answer.problem);
-  read_so_far = answer.records;
-  by("file-taken").textContent = filled(t.records_taken, { number: answer.records });
+/** Pass the contents to Python as one file. @param {import("./bytes.js").Bytes[]} contents */
+async function addRecords(contents) {
+  const answer = await python.callJson("add_file", contents.length === 1 ? contents[0] : await joinTexts(contents));
+  if (answer.problem) throw new SourceError(answer.problem);
+  recordCount = answer.records;
+  byId("file-status").textContent = fill(t.records_read, { count: answer.records });
 }
 
-/** One file: records, a link, or something that a link unlocks. @param {File} file */
-async function opened(file) {
-  if (file.size > MOST_BYTES) throw new Problem("too-large");
+/** Read one file: records, a link, or an encrypted file of a link. @param {File} file */
+async function openFile(file) {
+  if (file.size > MAX_BYTES) throw new SourceError("too-large");
   const bytes = new Uint8Array(await file.arrayBuffer());
   const start = new TextDecoder().decode(bytes.subarray(0, 64)).trim();
   const text = /^(shlink|https|eyJ)/.test(start) ? new TextDecoder().decode(bytes).trim() : "";
   if (isLink(text)) link = readLink(text, Date.now());
-  else if (isLocked(text)) locked.push(text);
-  else await taken([bytes]);
+  else if (isEncrypted(text)) encryptedFiles.push(text);
+  else await addRecords([bytes]);
 }
 
-/** Unlock what a link and locked files hold, if both are here; without files, fetch them from where the study permits. */
-async function unlock() {
+/** Decrypt the encrypted files with the link; without files, fetch them if the study permits the origin. */
+async function openLink() {
   const key = link;
-  if (locked.length && !key) throw new Problem("encrypted");
+  if (encryptedFiles.length && !key) throw new SourceError("encrypted");
   if (!key) return;
-  const files = locked;
-  locked = [];
-  if (!files.length && !isPermitted(key.url, study.reached)) throw new Problem("link-file");
-  await taken(
+  const files = encryptedFiles;
+  encryptedFiles = [];
+  if (!files.length && !isPermitted(key.url, study.connect_origins)) throw new SourceError("link-file");
+  await addRecords(
     files.length
-      ? await Promise.all(files.map((each) => unlocked(each, key.key, MOST_BYTES)))
-      : await linked(key, by("passcode").value, study.reached, MOST_BYTES),
+      ? await Promise.all(files.map((file) => decrypt(file, key.key, MAX_BYTES)))
+      : await fetchLink(key, byId("passcode").value, study.connect_origins, MAX_BYTES),
   );
   link = null;
-  by("link").value = by("passcode").value = "";
+  byId("link").value = byId("passcode").value = "";
 }
 
-/** Take the files that were picked, one after the other; one that cannot be used changes nothing. */
-async function picked() {
-  const files = [...by("file").files];
-  by("file-problem").hidden = true;
+/** Add the chosen files one by one; a file that cannot be used changes nothing. */
+async function addChosenFiles() {
+  const files = [...byId("file").files];
+  byId("file-problem").hidden = true;
   for (const file of files)
-    await opened(file).catch((error) => {
-      if (!(error instanceof Problem)) throw error;
-      doubted(error.code);
+    await openFile(file).catch((error) => {
+      if (!(error instanceof SourceError)) throw error;
+      showFileProblem(error.code);
     });
-  by("file").value = "";
-  if (locked.length || link) await fetching(unlock);
-  await judged();
+  byId("file").value = "";
+  if (encryptedFiles.length || link) await withFileProblems(openLink);
+  await showEligibility();
 }
 
-/** Take a link that was typed or pasted. */
-async function pasted() {
-  await fetching(async () => {
+/** Use the link that was entered. */
+async function useLink() {
+  await withFileProblems(async () => {
     link = null;
-    const text = by("link").value.trim();
-    if (!isLink(text)) throw new Problem("link-broken");
+    const text = byId("link").value.trim();
+    if (!isLink(text)) throw new SourceError("link-broken");
     link = readLink(text, Date.now());
-    await unlock();
+    await openLink();
   });
-  await judged();
+  await showEligibility();
 }
 
-/** Whether the person may take part, and what would leave. */
-async function judged() {
-  if (!read_so_far) return;
-  const verdict = await python.told("eligible", today());
-  drawEligible(verdict, study, t);
+/** Show whether the citizen is eligible, and the preview. */
+async function showEligibility() {
+  if (!recordCount) return;
+  const eligibility = await python.callJson("check_eligibility", today());
+  drawEligible(eligibility, study, t);
   code = keys ? "" : code || (await newCode());
-  const own = (keys ??= await newKeys(code, name, new Date()));
-  const secret = study.mechanism === "anonymise" ? crypto.getRandomValues(new Uint8Array(32)) : await pseudonymKey(own, name);
-  const made = await python.told("prepare", secret, today());
-  if (made.problem) {
-    doubted(made.problem);
-    await python.ask("forget");
-    read_so_far = 0;
-    by("file-taken").textContent = "";
+  const currentKeys = (keys ??= await newKeys(code, name, new Date()));
+  const secret = study.mechanism === "anonymise" ? crypto.getRandomValues(new Uint8Array(32)) : await pseudonymKey(currentKeys, name);
+  const preview = await python.callJson("prepare_records", secret, today());
+  if (preview.problem) {
+    showFileProblem(preview.problem);
+    await python.call("clear_records");
+    recordCount = 0;
+    byId("file-status").textContent = "";
     return;
   }
-  previewing = new Previewing(made, t, language);
-  previewing.draw();
+  previewView = new PreviewView(preview, t, language);
+  previewView.draw();
   show("preview", false);
   show("eligible");
-  by("consent").hidden = !verdict.eligible || !made.bytes;
-  ready();
+  byId("consent").hidden = !eligibility.eligible || !preview.bytes;
+  updateSendButton();
 }
 
-function ready() {
-  const enough = study.admission !== "code" || by("code").value.trim() || study.known;
-  by("send").disabled = !(ticked() && enough);
+function updateSendButton() {
+  const hasCode = study.admission !== "code" || byId("code").value.trim() || study.known;
+  byId("send").disabled = !(tickedStatements() && hasCode);
 }
 
-/** Enrol if need be, say yes, seal, send. */
+/** Enrol if necessary, send consents and sealed records. */
 async function send() {
-  const statements = ticked();
-  if (!statements || !keys || !previewing) return;
-  by("send").disabled = true;
-  trouble("");
+  const statements = tickedStatements();
+  if (!statements || !keys || !previewView) return;
+  byId("send").disabled = true;
+  showProblem("");
   hide("records", "eligible", "preview", "consent");
   show("sending");
   try {
-    const before = await kept(name);
-    const row = await enrolled(before, keys, study, by("code").value, by("build").textContent);
-    const content = await python.ask("content");
-    const consents = await python.told("consents", keys.tag, new Date().toISOString());
-    await brought(row, { content, consents, statements, study, sha256: previewing.preview.sha256, values: previewing.preview.leave }, progress);
-    await finished(row);
+    const stored = await loadStudy(name);
+    const row = await enrol(stored, keys, study, byId("code").value, byId("build").textContent);
+    const content = await python.call("content");
+    const consents = await python.callJson("consents", keys.subject, new Date().toISOString());
+    await consentAndSend(row, { content, consents, statements, study, sha256: previewView.preview.sha256, values: previewView.preview.released }, progress);
+    await showReceipt(row);
   } catch (error) {
-    told(error);
+    showError(error);
     hide("sending");
-    if ((await kept(name))?.envelope) show("resume");
+    if ((await loadStudy(name))?.envelope) show("resume");
     else {
       for (const id of ["records", "preview", "consent"]) show(id, false);
-      ready();
+      updateSendButton();
     }
   }
 }
 
-/** @param {number} done */
-function progress(done) {
-  by("sent").value = done;
-  by("sent-text").textContent = filled(t.sent_part, { percent: Math.round(done * 100) });
+/** @param {number} fraction */
+function progress(fraction) {
+  byId("sent").value = fraction;
+  byId("sent-text").textContent = fill(t.sent_percent, { percent: Math.round(fraction * 100) });
 }
 
-/** @param {import("./keep.js").Kept} row */
-async function finished(row) {
-  await python.ask("forget");
+/** @param {import("./storage.js").StoredStudy} row */
+async function showReceipt(row) {
+  await python.call("clear_records");
   hide("sending", "resume", "changed");
-  by("done-text").textContent = filled(t.done_text, { centre: row.centre, day: dayText(row.sent, language), values: row.values });
-  by("paper").hidden = !code;
-  by("paper-code").textContent = code;
-  by("copy").href = URL.createObjectURL(new Blob([copyOf(row)], { type: "application/json" }));
+  byId("done-text").textContent = fill(t.done_text, { centre: row.centre, day: formatDay(row.sent, language), values: row.values });
+  byId("paper").hidden = !code;
+  byId("paper-code").textContent = code;
+  byId("copy").href = URL.createObjectURL(new Blob([consentCopy(row)], { type: "application/json" }));
   show("done");
-  await drawMine();
+  await drawMyStudies();
 }
 
 async function resume() {
-  trouble("");
-  const row = await kept(name);
+  showProblem("");
+  const row = await loadStudy(name);
   if (!row) return;
   show("sending");
   try {
-    await resumed(row, progress);
-    await finished(row);
+    await sendEnvelope(row, progress);
+    await showReceipt(row);
   } catch (error) {
     hide("sending");
-    told(error);
+    showError(error);
   }
 }
 
-async function drawMine() {
-  const rows = (await everything()).filter((row) => row.sent);
-  by("mine").hidden = !rows.length;
-  by("mine-list").replaceChildren(
+async function drawMyStudies() {
+  const rows = (await loadAllStudies()).filter((row) => row.sent);
+  byId("mine").hidden = !rows.length;
+  byId("mine-list").replaceChildren(
     ...rows.map((row) => {
-      const words = row.withdrawn ? t.mine_withdrawn : t.mine_sent;
-      const gaps = { title: row.title, centre: row.centre, values: row.values, sent: dayText(row.sent, language), until: dayText(row.until, language), day: dayText(row.withdrawn, language) };
-      const item = made("li", {}, made("h3", {}, row.title), made("p", {}, filled(words, gaps)));
-      const copy = made("a", { class: "button", download: "my-consent.json", href: URL.createObjectURL(new Blob([copyOf(row)], { type: "application/json" })) }, t.copy);
-      const tools = made("p", { class: "tools" }, copy);
+      const text = row.withdrawn ? t.mine_withdrawn : t.mine_sent;
+      const values = { title: row.title, centre: row.centre, values: row.values, sent: formatDay(row.sent, language), until: formatDay(row.until, language), day: formatDay(row.withdrawn, language) };
+      const item = create("li", {}, create("h3", {}, row.title), create("p", {}, fill(text, values)));
+      const copy = create("a", { class: "button", download: "my-consent.json", href: URL.createObjectURL(new Blob([consentCopy(row)], { type: "application/json" })) }, t.copy);
+      const tools = create("p", { class: "tools" }, copy);
       if (!row.withdrawn && row.study === name) {
-        const button = made("button", { type: "button", class: "plain", id: "withdraw" }, t.withdraw);
-        button.addEventListener("click", () => leave(row, button));
+        const button = create("button", { type: "button", class: "plain", id: "withdraw" }, t.withdraw);
+        button.addEventListener("click", () => withdrawFromStudy(row, button));
         tools.append(button);
       }
       item.append(tools);
@@ -316,47 +316,47 @@ async function drawMine() {
   );
 }
 
-/** @param {import("./keep.js").Kept} row @param {HTMLElement} button */
-async function leave(row, button) {
-  if (button.dataset.sure !== "yes") {
-    button.dataset.sure = "yes";
-    button.textContent = t.withdraw_sure;
+/** @param {import("./storage.js").StoredStudy} row @param {HTMLElement} button */
+async function withdrawFromStudy(row, button) {
+  if (button.dataset.confirmed !== "true") {
+    button.dataset.confirmed = "true";
+    button.textContent = t.withdraw_confirm;
     return;
   }
-  trouble("");
+  showProblem("");
   try {
-    const deleted = await withdrawn(row);
+    const deleted = await withdraw(row);
     hide("done", "resume", "changed");
-    await drawMine();
-    by("leave-told").textContent = filled(t.left, { records: deleted });
+    await drawMyStudies();
+    byId("withdraw-status").textContent = fill(t.withdrawn, { records: deleted });
     show("mine");
   } catch (error) {
-    told(error);
+    showError(error);
   }
 }
 
-async function leaveOnPaper() {
-  by("leave-told").textContent = "";
-  trouble("");
+async function withdrawOnPaper() {
+  byId("withdraw-status").textContent = "";
+  showProblem("");
   try {
-    const deleted = await leaveByPaper(by("paper-entry").value, name);
-    by("leave-told").textContent = deleted === null ? t.code_wrong : filled(t.left, { records: deleted });
-    const row = await kept(name);
-    if (row && deleted !== null) await keep({ ...row, withdrawn: new Date().toISOString(), envelope: null });
-    await drawMine();
+    const deleted = await withdrawWithCode(byId("paper-entry").value, name);
+    byId("withdraw-status").textContent = deleted === null ? t.code_wrong : fill(t.withdrawn, { records: deleted });
+    const row = await loadStudy(name);
+    if (row && deleted !== null) await saveStudy({ ...row, withdrawn: new Date().toISOString(), envelope: null });
+    await drawMyStudies();
   } catch (error) {
-    told(error);
+    showError(error);
   }
 }
 
-by("file").addEventListener("change", () => picked().catch(told));
-by("link-button").addEventListener("click", () => pasted().catch(told));
-by("only-leaving").addEventListener("change", () => previewing?.list());
-by("search").addEventListener("input", () => previewing?.list());
-by("code").addEventListener("input", ready);
-by("send").addEventListener("click", () => send());
-by("resume-button").addEventListener("click", () => resume());
-by("leave-button").addEventListener("click", () => leaveOnPaper());
-by("print").addEventListener("click", () => print());
-begin().catch(told);
+byId("file").addEventListener("change", () => addChosenFiles().catch(showError));
+byId("link-button").addEventListener("click", () => useLink().catch(showError));
+byId("only-released").addEventListener("change", () => previewView?.list());
+byId("search").addEventListener("input", () => previewView?.list());
+byId("code").addEventListener("input", updateSendButton);
+byId("send").addEventListener("click", () => send());
+byId("resume-button").addEventListener("click", () => resume());
+byId("withdraw-button").addEventListener("click", () => withdrawOnPaper());
+byId("print").addEventListener("click", () => print());
+start().catch(showError);
 if ("serviceWorker" in navigator) navigator.serviceWorker.register("/take-part/sw.js", { scope: "/take-part/" }).catch(() => {});

@@ -1,103 +1,103 @@
-// Before and after: every value crossed out, changed or kept, by topic, with the reason, and a search over all of them.
-import { by, made } from "./dom.js";
-import { element } from "./telling.js";
-import { filled } from "./texts.js";
+// Preview before and after de-identification: each value by topic with outcome and reason, and a search.
+import { byId, create } from "./dom.js";
+import { elementText } from "./study-view.js";
+import { fill } from "./texts.js";
 
-/** @typedef {[string, unknown, unknown, "kept" | "changed" | "removed" | "added"]} Row */
-/** @typedef {{ cards: { type: string, rows: Row[] }[], values: number, leave: number, counts: Record<string, number>,
+/** @typedef {[string, unknown, unknown, "unchanged" | "changed" | "removed" | "added"]} Row */
+/** @typedef {{ cards: { resource_type: string, rows: Row[] }[], values: number, released: number, counts: Record<string, number>,
  *   reasons: Record<string, [string, string]>, bytes: number, sha256: string }} Preview */
 
-const AT_ONCE = 150;
+const ROWS_SHOWN = 150;
 
-export class Previewing {
+export class PreviewView {
   /** @param {Preview} preview @param {import("./texts.js").Texts} t @param {string} language */
   constructor(preview, t, language) {
     this.preview = preview;
     this.t = t;
-    this.number = new Intl.NumberFormat(language);
+    this.format = new Intl.NumberFormat(language).format;
     /** @type {Map<string, Row[]>} */
     this.topics = new Map();
-    for (const { type, rows } of preview.cards) {
+    for (const { resource_type: type, rows } of preview.cards) {
       const topic = t.topics[type] ?? t.topics.other;
-      const known = this.topics.get(topic);
-      if (known) for (const row of rows) known.push(row);
+      const topicRows = this.topics.get(topic);
+      if (topicRows) for (const row of rows) topicRows.push(row);
       else this.topics.set(topic, [...rows]);
     }
   }
 
   draw() {
-    const { values, leave, counts, sha256 } = this.preview;
-    by("preview-number").textContent = filled(this.t.leave_number, {
-      values: this.number.format(values), leave: this.number.format(leave), added: this.number.format(counts.added ?? 0),
+    const { values, released, counts, sha256 } = this.preview;
+    byId("preview-count").textContent = fill(this.t.released_count, {
+      values: this.format(values), released: this.format(released), added: this.format(counts.added ?? 0),
     });
-    by("sha256").textContent = sha256;
+    byId("sha256").textContent = sha256;
     this.list();
   }
 
-  /** Draw the topics anew, by what is searched for and whether only what leaves is shown. */
+  /** Draw the topics with the rows that match the search and the filter. */
   list() {
-    const only = by("only-leaving").checked;
-    const wanted = by("search").value.trim().toLowerCase();
-    let found = 0;
-    const drawn = [];
+    const onlyReleased = byId("only-released").checked;
+    const query = byId("search").value.trim().toLowerCase();
+    let matchCount = 0;
+    const sections = [];
     for (const [topic, rows] of this.topics) {
-      const fitting = rows.filter((row) => (!only || row[3] !== "removed") && (!wanted || this.text(row).includes(wanted)));
-      found += fitting.length;
-      if (fitting.length) drawn.push(this.topic(topic, fitting, Boolean(wanted) && drawn.length < 3));
+      const matching = rows.filter((row) => (!onlyReleased || row[3] !== "removed") && (!query || this.text(row).includes(query)));
+      matchCount += matching.length;
+      if (matching.length) sections.push(this.topic(topic, matching, Boolean(query) && sections.length < 3));
     }
-    by("topics").replaceChildren(...drawn);
-    by("found").textContent = wanted || only ? filled(this.t.found, { number: this.number.format(found) }) : "";
+    byId("topics").replaceChildren(...sections);
+    byId("match-count").textContent = query || onlyReleased ? fill(this.t.match_count, { count: this.format(matchCount) }) : "";
   }
 
   /** @param {Row} row */
   text([path, before, after]) {
-    return `${path} ${element(path, this.t)} ${before ?? ""} ${after ?? ""}`.toLowerCase();
+    return `${path} ${elementText(path, this.t)} ${before ?? ""} ${after ?? ""}`.toLowerCase();
   }
 
   /** @param {string} name @param {Row[]} rows @param {boolean} open */
   topic(name, rows, open) {
-    const leaving = rows.filter((row) => row[3] === "kept" || row[3] === "changed").length;
-    const told = filled(this.t.topic_number, { values: this.number.format(rows.length), leave: this.number.format(leaving) });
-    const list = made("ul");
-    const whole = /** @type {HTMLDetailsElement} */ (made("details", {}, made("summary", {}, `${name}: ${told}`), list));
-    const more = made("button", { type: "button", class: "plain" }, this.t.more);
+    const released = rows.filter((row) => row[3] === "unchanged" || row[3] === "changed").length;
+    const counts = fill(this.t.topic_count, { values: this.format(rows.length), released: this.format(released) });
+    const list = create("ul");
+    const details = /** @type {HTMLDetailsElement} */ (create("details", {}, create("summary", {}, `${name}: ${counts}`), list));
+    const more = create("button", { type: "button", class: "plain" }, this.t.more);
     let shown = 0;
     const add = () => {
-      list.append(...rows.slice(shown, shown + AT_ONCE).map((row) => this.row(row)));
-      shown += AT_ONCE;
+      list.append(...rows.slice(shown, shown + ROWS_SHOWN).map((row) => this.row(row)));
+      shown += ROWS_SHOWN;
       more.hidden = shown >= rows.length;
     };
     more.addEventListener("click", add);
-    whole.addEventListener("toggle", () => {
-      if (whole.open && !shown) add();
+    details.addEventListener("toggle", () => {
+      if (details.open && !shown) add();
     });
-    whole.append(made("p", {}, more));
-    whole.open = open;
-    return whole;
+    details.append(create("p", {}, more));
+    details.open = open;
+    return details;
   }
 
   /** @param {Row} row */
-  row([path, before, after, fate]) {
+  row([path, before, after, outcome]) {
     const { t } = this;
-    const inside = path.split(".").slice(1).join(".");
-    const line = made("li", { class: fate }, made("span", { class: "what" }, element(inside, t)), made("span", { class: "fate" }, `${t.fates[fate]} `));
-    if (fate === "removed" || fate === "changed") line.append(made("del", {}, String(before)), " ");
-    if (fate === "kept") line.append(made("ins", {}, String(before)));
-    if (fate === "changed" || fate === "added") line.append(made("ins", {}, String(after)));
-    line.append(made("span", { class: "why" }, this.why(path, fate)));
-    return line;
+    const elementPath = path.split(".").slice(1).join(".");
+    const item = create("li", { class: outcome }, create("span", { class: "element" }, elementText(elementPath, t)), create("span", { class: "outcome" }, `${t.outcomes[outcome]} `));
+    if (outcome === "removed" || outcome === "changed") item.append(create("del", {}, String(before)), " ");
+    if (outcome === "unchanged") item.append(create("ins", {}, String(before)));
+    if (outcome === "changed" || outcome === "added") item.append(create("ins", {}, String(after)));
+    item.append(create("span", { class: "reason" }, this.reason(path, outcome)));
+    return item;
   }
 
-  /** Why, by the rule of the nearest place that has one. @param {string} path @param {string} fate */
-  why(path, fate) {
+  /** Return the reason by the rule of the closest path that has one. @param {string} path @param {string} outcome */
+  reason(path, outcome) {
     const { reasons, added } = this.t;
-    if (fate === "added") return added;
+    if (outcome === "added") return added;
     const parts = path.split(".");
     for (let size = parts.length; size > 0; size--) {
       const rule = this.preview.reasons[parts.slice(0, size).join(".")];
-      const reason = rule?.[fate === "removed" ? 1 : 0] || (fate === "changed" ? rule?.[1] : "");
+      const reason = rule?.[outcome === "removed" ? 1 : 0] || (outcome === "changed" ? rule?.[1] : "");
       if (reason) return reasons[reason] ?? reason;
     }
-    return reasons[fate];
+    return reasons[outcome];
   }
 }

@@ -1,2 +1,2 @@
-// What the worker needs of Pyodide; the file itself is put beside it when the page is built.
+// Part of Pyodide that the worker uses; the build adds the module.
 export function loadPyodide(options: object): Promise<any>;

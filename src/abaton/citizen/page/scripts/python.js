@@ -1,32 +1,32 @@
-// The page's side of the worker in which Python runs.
+// Calls from the page to the Python worker.
 
 export class Python {
-  /** @param {string} place @param {(stage: string) => void} progress */
-  constructor(place, progress) {
-    /** @type {Map<number, { resolve: (answer: any) => void, reject: (error: Error) => void }>} */
-    this.waiting = new Map();
-    this.number = 0;
-    this.worker = new Worker(`${place}worker.js`, { type: "module" });
+  /** @param {string} baseUrl @param {(stage: string) => void} progress */
+  constructor(baseUrl, progress) {
+    /** @type {Map<number, { resolve: (result: any) => void, reject: (error: Error) => void }>} */
+    this.pendingCalls = new Map();
+    this.lastId = 0;
+    this.worker = new Worker(`${baseUrl}worker.js`, { type: "module" });
     this.worker.addEventListener("error", () => progress("failed"));
     this.worker.addEventListener("message", ({ data }) => {
       if (data.stage) return progress(data.stage);
-      const waits = this.waiting.get(data.id);
-      this.waiting.delete(data.id);
-      if (data.error) waits?.reject(new Error(data.error));
-      else waits?.resolve(data.answer);
+      const pending = this.pendingCalls.get(data.id);
+      this.pendingCalls.delete(data.id);
+      if (data.error) pending?.reject(new Error(data.error));
+      else pending?.resolve(data.result);
     });
   }
 
-  /** @param {string} call @param {...unknown} given @returns {Promise<any>} */
-  ask(call, ...given) {
+  /** Call a Python function. @param {string} name @param {...unknown} args @returns {Promise<any>} */
+  call(name, ...args) {
     return new Promise((resolve, reject) => {
-      this.waiting.set(++this.number, { resolve, reject });
-      this.worker.postMessage({ id: this.number, call, given });
+      this.pendingCalls.set(++this.lastId, { resolve, reject });
+      this.worker.postMessage({ id: this.lastId, name, args });
     });
   }
 
-  /** The answer to a call that answers in JSON. @param {string} call @param {...unknown} given @returns {Promise<any>} */
-  async told(call, ...given) {
-    return JSON.parse(await this.ask(call, ...given));
+  /** Call a Python function that returns JSON. @param {string} name @param {...unknown} args @returns {Promise<any>} */
+  async callJson(name, ...args) {
+    return JSON.parse(await this.call(name, ...args));
   }
 }

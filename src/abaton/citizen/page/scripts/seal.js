@@ -1,84 +1,84 @@
-// Sealing as in docs/sealed-format.md, by the browser's own cryptography: HPKE (RFC 9180, base mode) with X25519, or with
+// Sealed envelopes as in docs/sealed-format.md, with WebCrypto: HPKE (RFC 9180, base mode) with X25519, or with
 // ML-KEM-768 and X25519 (X-Wing), HKDF-SHA-256 and AES-256-GCM, then chunks of AES-256-GCM, then the sender's signature.
-import { canonical, joined, sha256, utf8 } from "./bytes.js";
-import { signed } from "./keys.js";
+import { canonicalJson, concat, sha256, utf8 } from "./bytes.js";
+import { sign } from "./keys.js";
 
 /** @typedef {import("./bytes.js").Bytes} Bytes */
 
 const subtle = crypto.subtle;
-const CHUNK = 65536;
-const LAST = 2 ** 31;
+const CHUNK_BYTES = 65536;
+const LAST_FLAG = 2 ** 31;
 const KEM = utf8("KEM\x00\x20");
-const WING = utf8("\\.//^\\");
-const NOTHING = new Uint8Array(0);
+const X_WING_LABEL = utf8("\\.//^\\");
+const EMPTY = new Uint8Array(0);
 
 /** @param {Uint8Array} key @param {Uint8Array} data @returns {Promise<Bytes>} */
 async function hmac(key, data) {
-  const usable = key.length ? key : new Uint8Array(32);
-  const made = await subtle.importKey("raw", /** @type {Bytes} */ (usable), { name: "HMAC", hash: "SHA-256" }, false, ["sign"]);
-  return new Uint8Array(await subtle.sign("HMAC", made, /** @type {Bytes} */ (data)));
+  const hmacKey = key.length ? key : new Uint8Array(32);
+  const imported = await subtle.importKey("raw", /** @type {Bytes} */ (hmacKey), { name: "HMAC", hash: "SHA-256" }, false, ["sign"]);
+  return new Uint8Array(await subtle.sign("HMAC", imported, /** @type {Bytes} */ (data)));
 }
 
 /** @param {Uint8Array} suite @param {Uint8Array} salt @param {string} label @param {Uint8Array} input */
-const extracted = (suite, salt, label, input) => hmac(salt, joined(utf8("HPKE-v1"), suite, utf8(label), input));
+const extract = (suite, salt, label, input) => hmac(salt, concat(utf8("HPKE-v1"), suite, utf8(label), input));
 
-/** One block is all that is ever needed here. @param {Uint8Array} suite @param {Uint8Array} secret @param {string} label
+/** HKDF-Expand of one block. @param {Uint8Array} suite @param {Uint8Array} secret @param {string} label
  * @param {Uint8Array} info @param {number} size */
-async function expanded(suite, secret, label, info, size) {
-  const about = joined(new Uint8Array([size >> 8, size & 255]), utf8("HPKE-v1"), suite, utf8(label), info);
-  return (await hmac(secret, joined(about, new Uint8Array([1])))).slice(0, size);
+async function expand(suite, secret, label, info, size) {
+  const labelled = concat(new Uint8Array([size >> 8, size & 255]), utf8("HPKE-v1"), suite, utf8(label), info);
+  return (await hmac(secret, concat(labelled, new Uint8Array([1])))).slice(0, size);
 }
 
-/** A key of ours that is used once, and what it shares with theirs. @param {Bytes} recipient */
-async function exchanged(recipient) {
-  const once = /** @type {CryptoKeyPair} */ (await subtle.generateKey("X25519", false, ["deriveBits"]));
-  const theirs = await subtle.importKey("raw", recipient, "X25519", false, []);
-  const shared = new Uint8Array(await subtle.deriveBits({ name: "X25519", public: theirs }, once.privateKey, 256));
-  return { mine: new Uint8Array(await subtle.exportKey("raw", once.publicKey)), shared };
+/** Create an ephemeral key and its shared secret with the recipient. @param {Bytes} recipient */
+async function exchange(recipient) {
+  const ephemeral = /** @type {CryptoKeyPair} */ (await subtle.generateKey("X25519", false, ["deriveBits"]));
+  const publicKey = await subtle.importKey("raw", recipient, "X25519", false, []);
+  const shared = new Uint8Array(await subtle.deriveBits({ name: "X25519", public: publicKey }, ephemeral.privateKey, 256));
+  return { ephemeralPublic: new Uint8Array(await subtle.exportKey("raw", ephemeral.publicKey)), shared };
 }
 
-/** The ways to agree on a secret with the holder of a key: the number in HPKE's registry, and how.
- * @type {Record<string, { number: number[], agreed: (recipient: Bytes) => Promise<{ sent: Bytes, secret: Bytes }> }>} */
-const KINDS = {
+/** KEMs: number in the HPKE registry, and encapsulation.
+ * @type {Record<string, { number: number[], encapsulate: (recipient: Bytes) => Promise<{ sent: Bytes, secret: Bytes }> }>} */
+const KEMS = {
   x25519: {
     number: [0x00, 0x20],
-    async agreed(recipient) {
-      const { mine, shared } = await exchanged(recipient);
-      const drawn = await extracted(KEM, NOTHING, "eae_prk", shared);
-      return { sent: mine, secret: await expanded(KEM, drawn, "shared_secret", joined(mine, recipient), 32) };
+    async encapsulate(recipient) {
+      const { ephemeralPublic, shared } = await exchange(recipient);
+      const prk = await extract(KEM, EMPTY, "eae_prk", shared);
+      return { sent: ephemeralPublic, secret: await expand(KEM, prk, "shared_secret", concat(ephemeralPublic, recipient), 32) };
     },
   },
   "mlkem768-x25519": {
     number: [0x64, 0x7a],
-    async agreed(recipient) {
-      const { ml_kem768, sha3_256 } = await import("./lattice.js");
-      const ordinary = recipient.slice(-32);
-      const { mine, shared } = await exchanged(ordinary);
+    async encapsulate(recipient) {
+      const { ml_kem768, sha3_256 } = await import("./post-quantum.js");
+      const x25519Public = recipient.slice(-32);
+      const { ephemeralPublic, shared } = await exchange(x25519Public);
       const { cipherText, sharedSecret } = ml_kem768.encapsulate(recipient.slice(0, -32));
-      return { sent: joined(cipherText, mine), secret: joined(sha3_256(joined(sharedSecret, shared, mine, ordinary, WING))) };
+      return { sent: concat(cipherText, ephemeralPublic), secret: concat(sha3_256(concat(sharedSecret, shared, ephemeralPublic, x25519Public, X_WING_LABEL))) };
     },
   },
 };
 
-/** Whether something can be sealed to a key of a kind. @param {string} kind */
-export const canSeal = (kind) => kind in KINDS;
+/** Return whether a key kind supports sealing. @param {string} kind */
+export const canSeal = (kind) => kind in KEMS;
 
-/** Seal a short secret to the holder of a key, in a context.
+/** Encrypt a short secret to a key (HPKE base mode).
  * @param {Bytes} secret @param {string} kind @param {Bytes} recipient @param {Uint8Array} info */
-export async function wrapped(secret, kind, recipient, info) {
-  const way = KINDS[kind];
-  if (!way) throw new Error("nothing can be sealed to a key of this kind");
-  const suite = joined(utf8("HPKE"), Uint8Array.from([...way.number, 0x00, 0x01, 0x00, 0x02]));
-  const agreed = await way.agreed(recipient);
-  const context = joined(
+export async function wrap(secret, kind, recipient, info) {
+  const kem = KEMS[kind];
+  if (!kem) throw new Error("the key kind does not support sealing");
+  const suite = concat(utf8("HPKE"), Uint8Array.from([...kem.number, 0x00, 0x01, 0x00, 0x02]));
+  const encapsulated = await kem.encapsulate(recipient);
+  const context = concat(
     new Uint8Array(1),
-    await extracted(suite, NOTHING, "psk_id_hash", NOTHING),
-    await extracted(suite, NOTHING, "info_hash", info),
+    await extract(suite, EMPTY, "psk_id_hash", EMPTY),
+    await extract(suite, EMPTY, "info_hash", info),
   );
-  const root = await extracted(suite, agreed.secret, "secret", NOTHING);
-  const key = await subtle.importKey("raw", await expanded(suite, root, "key", context, 32), "AES-GCM", false, ["encrypt"]);
-  const iv = await expanded(suite, root, "base_nonce", context, 12);
-  return joined(agreed.sent, new Uint8Array(await subtle.encrypt({ name: "AES-GCM", iv }, key, secret)));
+  const root = await extract(suite, encapsulated.secret, "secret", EMPTY);
+  const key = await subtle.importKey("raw", await expand(suite, root, "key", context, 32), "AES-GCM", false, ["encrypt"]);
+  const iv = await expand(suite, root, "base_nonce", context, 12);
+  return concat(encapsulated.sent, new Uint8Array(await subtle.encrypt({ name: "AES-GCM", iv }, key, secret)));
 }
 
 /** @param {number} value */
@@ -89,31 +89,31 @@ function length(value) {
 }
 
 /**
- * An envelope around some content, for one recipient.
+ * Return a sealed envelope for one recipient.
  * @param {Bytes} content
- * @param {Record<string, string | number>} head everything of the head but its format and compression
+ * @param {Record<string, string | number>} header header fields except format and compression
  * @param {import("./keys.js").Signer} signer
  * @param {{ kind: string, raw: Bytes }} recipient
  */
-export async function sealed(content, head, signer, recipient) {
-  const written = utf8(canonical({ ...head, format: "abaton-sealed/1", compression: "none" }));
+export async function seal(content, header, signer, recipient) {
+  const headerBytes = utf8(canonicalJson({ ...header, format: "abaton-sealed/1", compression: "none" }));
   const secret = crypto.getRandomValues(new Uint8Array(32));
-  const inner = await wrapped(secret, recipient.kind, recipient.raw, joined(utf8("abaton-seal-1\0"), written));
-  const opening = joined(utf8("ABATSEAL"), length(written.length), written, length(inner.length), inner);
+  const wrappedKey = await wrap(secret, recipient.kind, recipient.raw, concat(utf8("abaton-seal-1\0"), headerBytes)); // frozen: part of the bytes
+  const preamble = concat(utf8("ABATSEAL"), length(headerBytes.length), headerBytes, length(wrappedKey.length), wrappedKey);
   const key = await subtle.importKey("raw", secret, "AES-GCM", false, ["encrypt"]);
   secret.fill(0);
-  const about = await sha256(opening);
-  const pieces = [opening];
-  for (let number = 0, at = 0; at <= content.length; number++, at += CHUNK) {
-    const last = at + CHUNK >= content.length;
+  const associatedData = await sha256(preamble);
+  const pieces = [preamble];
+  for (let number = 0, offset = 0; offset <= content.length; number++, offset += CHUNK_BYTES) {
+    const last = offset + CHUNK_BYTES >= content.length;
     const iv = new Uint8Array(12);
     new DataView(iv.buffer).setUint32(7, number);
     iv[11] = last ? 1 : 0;
-    const chunk = content.subarray(at, at + CHUNK);
-    const made = new Uint8Array(await subtle.encrypt({ name: "AES-GCM", iv, additionalData: about }, key, chunk));
-    pieces.push(length(made.length + (last ? LAST : 0)), made);
+    const chunk = content.subarray(offset, offset + CHUNK_BYTES);
+    const encrypted = new Uint8Array(await subtle.encrypt({ name: "AES-GCM", iv, additionalData: associatedData }, key, chunk));
+    pieces.push(length(encrypted.length + (last ? LAST_FLAG : 0)), encrypted);
     if (last) break;
   }
-  const whole = joined(...pieces);
-  return joined(whole, await signed(signer, joined(utf8("abaton-seal-1 signature\0"), await sha256(whole))));
+  const envelope = concat(...pieces);
+  return concat(envelope, await sign(signer, concat(utf8("abaton-seal-1 signature\0"), await sha256(envelope))));
 }

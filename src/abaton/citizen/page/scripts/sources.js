@@ -1,9 +1,9 @@
-// Where records may be fetched from: the addresses that the study names, and no others. The page's policy says the same.
+// Fetching from the origins that the study permits. The content security policy has the same list.
 
 /** @typedef {import("./bytes.js").Bytes} Bytes */
 
-/** Records could not be had, and why in one word, for which there are plain ones. */
-export class Problem extends Error {
+/** Error with a code, for which the page has a text. */
+export class SourceError extends Error {
   /** @param {string} code */
   constructor(code) {
     super(code);
@@ -11,7 +11,7 @@ export class Problem extends Error {
   }
 }
 
-/** Whether an address is one over which records may travel. @param {unknown} address */
+/** Return whether a URL is secure enough for records. @param {unknown} address */
 export function isSafe(address) {
   try {
     const { protocol, hostname } = new URL(String(address));
@@ -25,35 +25,35 @@ export function isSafe(address) {
 export const isPermitted = (address, permitted) => isSafe(address) && permitted.includes(new URL(address).origin);
 
 /**
- * Ask a permitted address; nothing of this browser goes along but what is asked.
- * @param {string} address @param {readonly string[]} permitted @param {number} most @param {RequestInit} [asked]
+ * Fetch from a permitted origin without cookies, cache, redirects or referrer.
+ * @param {string} address @param {readonly string[]} permitted @param {number} maxBytes @param {RequestInit} [options]
  * @returns {Promise<{ status: number, body: Bytes }>}
  */
-export async function fetched(address, permitted, most, asked = {}) {
-  if (!isPermitted(address, permitted)) throw new Problem("source-elsewhere");
+export async function fetchPermitted(address, permitted, maxBytes, options = {}) {
+  if (!isPermitted(address, permitted)) throw new SourceError("source-not-permitted");
   /** @type {Response} */
-  let got;
+  let response;
   try {
-    got = await fetch(address, { ...asked, credentials: "omit", cache: "no-store", redirect: "error", referrerPolicy: "no-referrer" });
+    response = await fetch(address, { ...options, credentials: "omit", cache: "no-store", redirect: "error", referrerPolicy: "no-referrer" });
   } catch {
-    throw new Problem("source-away");
+    throw new SourceError("source-unreachable");
   }
-  const reader = got.body?.getReader();
+  const reader = response.body?.getReader();
   /** @type {Bytes[]} */
   const pieces = [];
   let size = 0;
   for (let piece = await reader?.read(); piece && !piece.done; piece = await reader?.read()) {
     size += piece.value.length;
-    if (size > most) {
+    if (size > maxBytes) {
       await reader?.cancel();
-      throw new Problem("too-large");
+      throw new SourceError("too-large");
     }
     pieces.push(/** @type {Bytes} */ (piece.value));
   }
-  return { status: got.status, body: new Uint8Array(await new Blob(pieces).arrayBuffer()) };
+  return { status: response.status, body: new Uint8Array(await new Blob(pieces).arrayBuffer()) };
 }
 
-/** Several texts as one file (RFC 7464). @param {Bytes[]} texts @returns {Promise<Bytes>} */
-export async function sequence(texts) {
-  return new Uint8Array(await new Blob(texts.flatMap((each) => ["\x1e", each, "\n"])).arrayBuffer());
+/** Join texts into one file (RFC 7464). @param {Bytes[]} texts @returns {Promise<Bytes>} */
+export async function joinTexts(texts) {
+  return new Uint8Array(await new Blob(texts.flatMap((text) => ["\x1e", text, "\n"])).arrayBuffer());
 }

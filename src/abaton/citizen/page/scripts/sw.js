@@ -1,12 +1,12 @@
-// Keeps the page on the device, so that it opens without a connection. Only the page and the study are kept, never records.
+// Service worker: offline copy of page and study. Records are never cached.
 const BUILD = "{{build}}";
 const FILES = /** @type {string[]} */ (JSON.parse('{{files}}'));
-const PLACE = `/take-part/files/${BUILD}/`;
+const FILES_URL = `/take-part/files/${BUILD}/`;
 const scope = /** @type {any} */ (self);
 
 scope.addEventListener("install", (/** @type {any} */ event) => {
   event.waitUntil(
-    caches.open(BUILD).then((cache) => cache.addAll(FILES.map((name) => PLACE + name))).then(() => scope.skipWaiting()),
+    caches.open(BUILD).then((cache) => cache.addAll(FILES.map((name) => FILES_URL + name))).then(() => scope.skipWaiting()),
   );
 });
 
@@ -16,28 +16,28 @@ scope.addEventListener("activate", (/** @type {any} */ event) => {
 });
 
 /** @param {Request} request */
-async function newest(request) {
+async function networkFirst(request) {
   const cache = await caches.open(BUILD);
   try {
-    const got = await fetch(request);
-    if (got.ok) await cache.put(request, got.clone());
-    return got;
+    const response = await fetch(request);
+    if (response.ok) await cache.put(request, response.clone());
+    return response;
   } catch (error) {
-    const known = await cache.match(request);
-    if (known) return known;
+    const cached = await cache.match(request);
+    if (cached) return cached;
     throw error;
   }
 }
 
-/** What a hospital sends along in the address is for this window alone: it is neither sent on to the centre nor kept.
+/** Remove the query: parameters of a sign-in response are neither sent to the centre nor cached.
  * @param {Request} request */
-const plain = (request) => new Request(request.url.split("?")[0] ?? "", { redirect: "manual" });
+const withoutQuery = (request) => new Request(request.url.split("?")[0] ?? "", { redirect: "manual" });
 
 scope.addEventListener("fetch", (/** @type {any} */ event) => {
   const { request } = event;
   const { origin, pathname } = new URL(request.url);
   if (request.method !== "GET" || origin !== location.origin) return;
-  if (pathname.startsWith(PLACE)) event.respondWith(caches.match(request).then((known) => known ?? fetch(request)));
-  else if (request.mode === "navigate") event.respondWith(newest(plain(request)));
-  else if (pathname === "/v1/centre" || pathname.startsWith("/v1/studies")) event.respondWith(newest(request));
+  if (pathname.startsWith(FILES_URL)) event.respondWith(caches.match(request).then((cached) => cached ?? fetch(request)));
+  else if (request.mode === "navigate") event.respondWith(networkFirst(withoutQuery(request)));
+  else if (pathname === "/v1/centre" || pathname.startsWith("/v1/studies")) event.respondWith(networkFirst(request));
 });

@@ -1,24 +1,24 @@
-// Words in the person's language. They are data: a new language is one file.
+// Texts in the citizen's language; a new language is one file.
 
 /** @typedef {Record<string, any>} Texts */
 
 export const LANGUAGES = { en: "English", de: "Deutsch" };
 
-/** The best of our languages for somebody. @param {readonly string[]} wanted */
-export function bestLanguage(wanted) {
+/** Return the best supported language. @param {readonly string[]} preferred */
+export function bestLanguage(preferred) {
   const known = Object.keys(LANGUAGES);
-  return wanted.map((each) => each.slice(0, 2).toLowerCase()).find((each) => known.includes(each)) ?? "en";
+  return preferred.map((code) => code.slice(0, 2).toLowerCase()).find((code) => known.includes(code)) ?? "en";
 }
 
-/** @param {string} place @param {string} language @returns {Promise<Texts>} */
-export async function texts(place, language) {
-  const [words, english] = await Promise.all(
-    [language, "en"].map(async (each) => (await fetch(`${place}${each}.json`)).json()),
+/** @param {string} baseUrl @param {string} language @returns {Promise<Texts>} */
+export async function loadTexts(baseUrl, language) {
+  const [translation, english] = await Promise.all(
+    [language, "en"].map(async (code) => (await fetch(`${baseUrl}${code}.json`)).json()),
   );
-  return { ...english, ...words };
+  return { ...english, ...translation };
 }
 
-/** A text with its gaps filled. @param {string} text @param {Record<string, string | number>} gaps */
-export function filled(text, gaps) {
-  return text.replace(/\{(\w+)\}/g, (gap, name) => String(gaps[name] ?? gap));
+/** Fill the placeholders of a text. @param {string} text @param {Record<string, string | number>} values */
+export function fill(text, values) {
+  return text.replace(/\{(\w+)\}/g, (placeholder, name) => String(values[name] ?? placeholder));
 }

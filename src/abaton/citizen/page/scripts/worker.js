@@ -1,8 +1,7 @@
-// Python in a worker of its own, so that the page stays quick. It is given bytes and gives back text; it asks nobody for anything
-// but its own files.
+// Python in a web worker, so that the page stays responsive. It fetches only its own files.
 import { loadPyodide } from "./pyodide.mjs";
 
-const place = new URL(".", import.meta.url).href;
+const baseUrl = new URL(".", import.meta.url).href;
 const LOCK = /** @type {any} */ ({
   info: { abi_version: "2026_0", arch: "wasm32", platform: "emscripten_5_0_3", python: "3.14.2", version: "314.0.7" },
   packages: {},
@@ -11,35 +10,35 @@ const LOCK = /** @type {any} */ ({
 /** @param {string} stage */
 const progress = (stage) => postMessage({ stage });
 
-async function started() {
+async function start() {
   progress("loading");
-  const packed = fetch(`${place}abaton.zip`).then((got) => got.arrayBuffer());
+  const bundle = fetch(`${baseUrl}abaton.zip`).then((response) => response.arrayBuffer());
   const python = await loadPyodide({
-    indexURL: place, stdLibURL: `${place}python_stdlib.zip`, lockFileContents: LOCK, checkAPIVersion: false,
+    indexURL: baseUrl, stdLibURL: `${baseUrl}python_stdlib.zip`, lockFileContents: LOCK, checkAPIVersion: false,
   });
   progress("unpacking");
-  python.unpackArchive(await packed, "zip", { extractDir: "/abaton" });
+  python.unpackArchive(await bundle, "zip", { extractDir: "/abaton" });
   progress("starting");
   python.runPython('import sys; sys.path.insert(0, "/abaton")');
-  const phone = python.pyimport("abaton.citizen.browser_api").Phone();
+  const api = python.pyimport("abaton.citizen.browser_api").BrowserApi();
   progress("ready");
-  return phone;
+  return api;
 }
 
-const phone = started();
-phone.catch(() => progress("failed"));
+const api = start();
+api.catch(() => progress("failed"));
 
-self.addEventListener("message", async ({ data: { id, call, given } }) => {
+self.addEventListener("message", async ({ data: { id, name, args } }) => {
   try {
-    let answer = (await phone)[call](...given);
-    if (answer?.toJs) {
-      const copied = answer.toJs();
-      answer.destroy();
-      answer = copied;
+    let result = (await api)[name](...args);
+    if (result?.toJs) {
+      const copy = result.toJs();
+      result.destroy();
+      result = copy;
     }
-    postMessage({ id, answer });
+    postMessage({ id, result });
   } catch (error) {
-    // Only the last line: what Python stumbled over stays where it is.
+    // Only the last line: the traceback may contain record content.
     postMessage({ id, error: String(error).trim().split("\n").at(-1) });
   }
 });

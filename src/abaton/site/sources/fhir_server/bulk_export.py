@@ -1,8 +1,8 @@
-"""Records from a FHIR server's Bulk Data export: asked for, waited for, fetched file by file, and tidied up.
+"""Records from the Bulk Data export of a FHIR server (HL7 Bulk Data Access 2.0).
 
-The steps of the guide (HL7 Bulk Data Access 2.0): kick-off with ``Prefer: respond-async``, polling of the
-address in ``Content-Location``, the manifest, the files, and DELETE at the end. Each step is noted, so that an
-interrupted fetch goes on with the same export.
+The export is started with ``Prefer: respond-async``; the URL in ``Content-Location`` is polled; then the manifest and
+the files are downloaded, and the export is deleted. The position is saved after each of these, so an interrupted
+download resumes with the same export.
 """
 
 from __future__ import annotations
@@ -13,235 +13,257 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 from urllib.parse import urlencode, urljoin
 
-from abaton.canonical_json import digest
-from abaton.errors import Refused
+from abaton.canonical_json import canonical_digest
+from abaton.errors import RefusedError
 from abaton.fhir.json_format import parse
 from abaton.record_types import Record
-from abaton.site.sources.base import Faults, FileSource
-from abaton.site.sources.fhir_server.download_cache import Fetched
-from abaton.site.sources.fhir_server.http_client import Answer, ServerError, Web, document, place_of
-from abaton.site.sources.fhir_server.retry import asked_pause
-from abaton.site.sources.fhir_server.smart_auth import Tokens
+from abaton.site.sources.base import FileSource, SourceErrors
+from abaton.site.sources.fhir_server.download_cache import DownloadCache
+from abaton.site.sources.fhir_server.http_client import (
+    FhirHttpClient,
+    FhirServerError,
+    HttpResponse,
+    parse_response,
+    redacted_url,
+)
+from abaton.site.sources.fhir_server.retry import retry_after
+from abaton.site.sources.fhir_server.smart_auth import SmartTokens
 
-_POLL, _LONGEST_POLL = 2.0, 600.0
-_MOST_FILES = 100_000
-_TAIL = 1 << 20
+_POLL_SECONDS, _MAX_POLL_SECONDS = 2.0, 600.0
+_MAX_FILES = 100_000
+_TAIL_BYTES = 1 << 20
 
 
-class Wanted(NamedTuple):
-    """What is exported: which patients, which types, since when."""
+class BulkExportRequest(NamedTuple):
+    """Level, types and start of an export."""
 
     level: str
     group: str | None
     types: tuple[str, ...]
     since: datetime | None = None
 
-    def address(self, base: str) -> str:
-        """Where the export is asked for.
+    def export_url(self, base: str) -> str:
+        """Return the kick-off URL of a FHIR bulk export.
 
-        >>> Wanted("group", "7", ("Patient",)).address("https://h/r4")
+        >>> BulkExportRequest("group", "7", ("Patient",)).export_url("https://h/r4")
         'https://h/r4/Group/7/$export?_type=Patient&_outputFormat=application%2Ffhir%2Bndjson'
         """
         scope = {"system": "", "patient": "/Patient", "group": f"/Group/{self.group}"}[self.level]
-        words = {"_type": ",".join(self.types), "_outputFormat": "application/fhir+ndjson"}
+        parameters = {"_type": ",".join(self.types), "_outputFormat": "application/fhir+ndjson"}
         if self.since is not None:
-            words["_since"] = self.since.isoformat()
-        return f"{base}{scope}/$export?{urlencode(words, safe=',')}"
+            parameters["_since"] = self.since.isoformat()
+        return f"{base}{scope}/$export?{urlencode(parameters, safe=',')}"
 
 
-class _File(NamedTuple):
+class _ExportFile(NamedTuple):
     name: str
     url: str
     lines: int | None
 
 
-class BulkSource:
-    """The records that a study needs, from a FHIR server's Bulk Data export.
+class BulkExportSource:
+    """Records that a study needs, from the Bulk Data export of a FHIR server.
 
     Args:
-        web: The server.
-        tokens: How the site shows who it is; nothing for a server that does not ask.
-        wanted: What is exported.
-        folder: Where files are kept until they have been read.
-        wait: For how many seconds the server may prepare the export.
-        step: Told of every poll and file, in words without content.
+        http_client: Client of the server.
+        tokens: Access tokens; None for a server without authentication.
+        export_request: What to export.
+        folder: Folder of the files until they have been read.
+        max_wait_seconds: How long the server may prepare the export.
+        on_progress: Called after every poll and file with a text that contains no data of records.
     """
 
-    by_subject = False
+    is_grouped = False
 
     def __init__(
         self,
-        web: Web,
-        tokens: Tokens | None,
-        wanted: Wanted,
+        http_client: FhirHttpClient,
+        tokens: SmartTokens | None,
+        export_request: BulkExportRequest,
         folder: Path,
         *,
-        wait: float = 86_400.0,
-        step: Callable[[str], None] = lambda words: None,
+        max_wait_seconds: float = 86_400.0,
+        on_progress: Callable[[str], None] = lambda text: None,
     ) -> None:
-        self._web, self._tokens, self._wanted = web, tokens, wanted
-        self._folder, self._wait, self._step = folder, wait, step
-        self._fetched: Fetched | None = None
-        self.faults = Faults()
+        self._http_client, self._tokens, self._export_request = http_client, tokens, export_request
+        self._folder, self._max_wait_seconds, self._on_progress = folder, max_wait_seconds, on_progress
+        self._cache: DownloadCache | None = None
+        self.errors = SourceErrors()
 
-    def fetch(self) -> Fetched:
-        """Fetch every file that is not here yet."""
-        address = self._wanted.address(self._web.base)
-        fetched = self._fetched = Fetched(self._folder, digest(["bulk", address]))
-        place = fetched.next or {}
-        if not place:
-            place = {"status": self._kick_off(address)}
-            fetched.note(place)
-        if "files" not in place:
-            place = self._manifest(self._poll(place["status"], fetched), place["status"])
-            fetched.note(place)
-        for each in place["files"]:
-            file = _File(*each)
-            if file.name not in fetched.names:
-                self._file(file, place, fetched)
-        self._tidy(place["status"])
-        return fetched
+    def fetch(self) -> DownloadCache:
+        """Run the bulk export and download every file that is not in the cache."""
+        export_url = self._export_request.export_url(self._http_client.base)
+        cache = self._cache = DownloadCache(self._folder, canonical_digest(["bulk", export_url]))
+        position = cache.position or {}
+        if not position:
+            position = {"status": self._kick_off(export_url)}
+            cache.save_position(position)
+        if "files" not in position:
+            position = self._manifest(self._poll(position["status"], cache), position["status"])
+            cache.save_position(position)
+        for fields in position["files"]:
+            file = _ExportFile(*fields)
+            if file.name not in cache.file_names:
+                self._download(file, position, cache)
+        self._delete_export(position["status"])
+        return cache
 
-    # The steps
+    # Export
 
-    def _headers(self, accept: str, *, shown: bool = True) -> Callable[[], Mapping[str, str]]:
-        def made() -> Mapping[str, str]:
-            return {"accept": accept, **(self._tokens.headers() if self._tokens and shown else {})}
+    def _headers(self, accept: str, *, with_token: bool = True) -> Callable[[], Mapping[str, str]]:
+        def headers() -> Mapping[str, str]:
+            return {"accept": accept, **(self._tokens.headers() if self._tokens and with_token else {})}
 
-        return made
+        return headers
 
-    def _ask(self, url: str, accept: str, **more: Any) -> Answer:
-        return self._web.ask(
-            url, self._headers(accept), renew=self._tokens.renew if self._tokens else None, **more
+    def _request(self, url: str, accept: str, **options: Any) -> HttpResponse:
+        return self._http_client.request(
+            url, self._headers(accept), renew_token=self._tokens.renew if self._tokens else None, **options
         )
 
-    def _kick_off(self, address: str) -> str:
+    def _kick_off(self, export_url: str) -> str:
         def headers() -> Mapping[str, str]:
             return {**self._headers("application/fhir+json")(), "prefer": "respond-async"}
 
-        renew = self._tokens.renew if self._tokens else None
-        answer = self._web.ask(address, headers, fine=frozenset({202}), renew=renew)
-        status = answer.headers.get("content-location", "")
+        renew_token = self._tokens.renew if self._tokens else None
+        response = self._http_client.request(
+            export_url, headers, accepted_statuses=frozenset({202}), renew_token=renew_token
+        )
+        status = response.headers.get("content-location", "")
         if not status:
-            raise ServerError(
-                "the server does not say where the export can be watched",
-                where=place_of(address),
-                remedy="it may not support Bulk Data; use kind = 'fhir'",
+            raise FhirServerError(
+                "the response to the export request has no Content-Location",
+                where=redacted_url(export_url),
+                remedy="set records.source = 'fhir' if the server does not support Bulk Data",
             )
-        self._step("export asked for")
-        return self._web.permitted(urljoin(address, status))
+        self._on_progress("export requested")
+        return self._http_client.check_permitted(urljoin(export_url, status))
 
-    def _poll(self, status: str, fetched: Fetched) -> dict[str, Any]:
-        """Wait until the export is ready; the server says how long to pause."""
-        begun, pause = self._web.clock.now(), _POLL
+    def _poll(self, status: str, cache: DownloadCache) -> dict[str, Any]:
+        """Poll a bulk export; return its manifest when it is ready, pausing as the server requests."""
+        started_at, pause = self._http_client.clock.now(), _POLL_SECONDS
         while True:
             try:
-                answer = self._ask(status, "application/json", fine=frozenset({200, 202}))
-            except ServerError as error:
+                response = self._request(status, "application/json", accepted_statuses=frozenset({200, 202}))
+            except FhirServerError as error:
                 if error.status in (404, 410):
-                    fetched.restart()
-                    raise ServerError(
-                        "the server has forgotten the export", where=error.where, remedy="start again"
+                    cache.restart()
+                    raise FhirServerError(
+                        f"the export no longer exists (status {error.status})",
+                        where=error.where,
+                        remedy="run the command again to start a new export",
                     ) from None
                 raise
-            if answer.status == 200:
-                return document(answer, status)
-            waited = self._web.clock.now() - begun
-            if waited > self._wait:
-                raise ServerError(
-                    "the export is not ready in time",
-                    where=place_of(status),
-                    remedy="start again later: the same export is taken up; or raise records.wait",
+            if response.status == 200:
+                return parse_response(response, status)
+            waited = self._http_client.clock.now() - started_at
+            if waited > self._max_wait_seconds:
+                raise FhirServerError(
+                    f"the export is not ready after {self._max_wait_seconds / 3600:g} hours",
+                    where=redacted_url(status),
+                    remedy="run the command again to resume this export, or raise records.max_wait_hours",
                 )
-            self._step(f"the server prepares the export, {waited:,.0f} s so far")
-            asked = asked_pause(answer.headers, self._web.clock.now())
-            self._web.clock.sleep(min(_LONGEST_POLL, pause if asked is None else max(asked, 0.1)))
-            pause = min(_LONGEST_POLL, pause * 1.5)
-
-    def _manifest(self, told: dict[str, Any], status: str) -> dict[str, Any]:
-        """The files of an export, numbered; their addresses must be permitted."""
-        output, errors = told.get("output"), told.get("error")
-        if not isinstance(output, list) or len(output) > _MOST_FILES:
-            raise ServerError("the export has no usable list of files", where=place_of(status))
-        files = [self._listed(f"{i:06d}.ndjson", each, status) for i, each in enumerate(output)]
-        problems = errors if isinstance(errors, list) else []
-        files += [self._listed(f"error-{i:06d}.ndjson", each, status) for i, each in enumerate(problems)]
-        return {"status": status, "files": files, "token": told.get("requiresAccessToken") is not False}
-
-    def _listed(self, name: str, each: Any, status: str) -> _File:
-        url = each.get("url") if isinstance(each, dict) else None
-        if not isinstance(url, str):
-            raise ServerError("the export lists a file without an address", where=place_of(status))
-        count = each.get("count")
-        whole = isinstance(count, int) and not isinstance(count, bool)
-        return _File(name, self._web.permitted(urljoin(status, url)), count if whole else None)
-
-    def _file(self, file: _File, place: dict[str, Any], fetched: Fetched) -> None:
-        shown = bool(place["token"])
-        renew = self._tokens.renew if self._tokens and shown else None
-        with fetched.open(file.name) as target:
-            self._web.save(
-                file.url,
-                self._headers("application/fhir+ndjson", shown=shown),
-                target,
-                renew=renew,
-                sound=lambda: _unsound(target, file.lines),
+            self._on_progress(f"the server is preparing the export, {waited:,.0f} s so far")
+            requested = retry_after(response.headers, self._http_client.clock.now())
+            self._http_client.clock.sleep(
+                min(_MAX_POLL_SECONDS, pause if requested is None else max(requested, 0.1))
             )
-        fetched.enter(file.name, place)
-        self._step(f"file {len(fetched.names)} of {len(place['files'])}")
+            pause = min(_MAX_POLL_SECONDS, pause * 1.5)
 
-    def _tidy(self, status: str) -> None:
-        """Tell the server that its copies can go; it does not matter here if it has none any more."""
+    def _manifest(self, manifest: dict[str, Any], status: str) -> dict[str, Any]:
+        """Return the position with all files of a bulk export; their URLs must be permitted."""
+        output, errors = manifest.get("output"), manifest.get("error")
+        if not isinstance(output, list) or len(output) > _MAX_FILES:
+            raise FhirServerError(
+                f"the manifest has no list 'output' of at most {_MAX_FILES:,} files",
+                where=redacted_url(status),
+            )
+        files = [self._export_file(f"{i:06d}.ndjson", item, status) for i, item in enumerate(output)]
+        problems = errors if isinstance(errors, list) else []
+        files += [self._export_file(f"error-{i:06d}.ndjson", item, status) for i, item in enumerate(problems)]
+        return {"status": status, "files": files, "token": manifest.get("requiresAccessToken") is not False}
+
+    def _export_file(self, name: str, item: Any, status: str) -> _ExportFile:
+        url = item.get("url") if isinstance(item, dict) else None
+        if not isinstance(url, str):
+            raise FhirServerError("the manifest lists a file without a URL", where=redacted_url(status))
+        count = item.get("count")
+        is_integer = isinstance(count, int) and not isinstance(count, bool)
+        return _ExportFile(
+            name, self._http_client.check_permitted(urljoin(status, url)), count if is_integer else None
+        )
+
+    def _download(self, file: _ExportFile, position: dict[str, Any], cache: DownloadCache) -> None:
+        with_token = bool(position["token"])
+        renew_token = self._tokens.renew if self._tokens and with_token else None
+        with cache.open(file.name) as target:
+            self._http_client.save(
+                file.url,
+                self._headers("application/fhir+ndjson", with_token=with_token),
+                target,
+                renew_token=renew_token,
+                find_problem=lambda: _find_file_problem(target, file.lines),
+            )
+        cache.commit_file(file.name, position)
+        self._on_progress(f"file {len(cache.file_names)} of {len(position['files'])}")
+
+    def _delete_export(self, status: str) -> None:
+        """Ask the server to delete its copy of the bulk export; count a refusal."""
         try:
-            self._ask(status, "application/json", method="DELETE", fine=frozenset({200, 202, 204, 404, 410}))
-        except ServerError as error:
-            self.faults.note("the server keeps its copy of the export: it refused to delete it", error.where)
+            self._request(
+                status,
+                "application/json",
+                method="DELETE",
+                accepted_statuses=frozenset({200, 202, 204, 404, 410}),
+            )
+        except FhirServerError as error:
+            self.errors.add("the server refused to delete its copy of the export", error.where)
 
     # Reading
 
     def records(self) -> Iterator[Record]:
-        """The records of all files; what the server could not export is counted as set aside."""
+        """Yield the records of all bulk export files; those the server could not export are counted as skipped."""
         paths = list(self.fetch().paths())
         errors = [path for path in paths if path.name.startswith("error-")]
         for path in errors:
             with path.open("rb") as stream:
                 for line in stream:
                     if line.strip():
-                        self.faults.note("the server could not export something")
+                        self.errors.add("the server could not export a record")
         files = [path for path in paths if path not in errors and path.stat().st_size]
         if files:
             source = FileSource(files)
-            source.faults = self.faults
+            source.errors = self.errors
             yield from source.records()
 
     def close(self) -> None:
-        """Remove the files."""
-        if self._fetched is not None:
-            self._fetched.clear()
-            self._fetched = None
+        """Remove the downloaded files of the bulk export."""
+        if self._cache is not None:
+            self._cache.clear()
+            self._cache = None
 
 
-def _unsound(stream: IO[bytes], count: int | None) -> str:
-    """What is wrong with a fetched file of lines: it ends in the middle, or has fewer lines than was said."""
+def _find_file_problem(stream: IO[bytes], count: int | None) -> str:
+    """Return what is wrong with a downloaded NDJSON file of a bulk export, or an empty text."""
     size = stream.seek(0, 2)
     if size:
-        stream.seek(max(0, size - _TAIL))
+        stream.seek(max(0, size - _TAIL_BYTES))
         tail = stream.read()
-        last = tail.rstrip().rpartition(b"\n")[2]
-        if not tail.endswith(b"\n") and len(last) < _TAIL and not _is_whole(last):
-            return "a file of the export ends in the middle of a line"
+        last_line = tail.rstrip().rpartition(b"\n")[2]
+        if not tail.endswith(b"\n") and len(last_line) < _TAIL_BYTES and not _is_complete_json(last_line):
+            return "a file of the export ends with an incomplete line"
     if count is not None:
         stream.seek(0)
         lines = sum(1 for line in stream if line.strip())
         if lines != count:
-            return "a file of the export has another number of lines than was said"
+            return "the number of lines in a file of the export differs from the manifest"
     stream.seek(0, 2)
     return ""
 
 
-def _is_whole(line: bytes) -> bool:
+def _is_complete_json(line: bytes) -> bool:
     try:
         parse(line)
-    except Refused:
+    except RefusedError:
         return False
     return True

@@ -1,4 +1,4 @@
-"""Time at the edge: how long an answer may take, how often it is asked for again, and how long to pause."""
+"""Timeouts, retries and back-off of requests to a server."""
 
 from __future__ import annotations
 
@@ -9,74 +9,74 @@ from email.utils import parsedate_to_datetime
 from typing import TypeVar
 
 T = TypeVar("T")
-PAGE_TIME = 300.0
-FILE_TIME = 6 * 3600.0
-_LONGEST_PAUSE = 300.0
+MAX_PAGE_SECONDS = 300.0
+MAX_FILE_SECONDS = 6 * 3600.0
+_MAX_PAUSE_SECONDS = 300.0
 
 
 @dataclass(frozen=True, slots=True)
-class Clock:
-    """Time as the outside world has it; tests give another."""
+class RetryClock:
+    """Wall clock and sleep; tests use a simulated one."""
 
     now: Callable[[], float] = time.time
     sleep: Callable[[float], None] = time.sleep
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
-    """How long an answer may take, and how often it is asked for again."""
+class RetryPolicy:
+    """Limits on the duration of a response and on the number of retries."""
 
     timeout: float = 60.0
     retries: int = 5
-    page_time: float = PAGE_TIME
-    file_time: float = FILE_TIME
+    max_page_seconds: float = MAX_PAGE_SECONDS
+    max_file_seconds: float = MAX_FILE_SECONDS
 
 
-PASSING = frozenset({408, 429, 500, 502, 503, 504})
-"""Statuses of an answer that may be better next time."""
+TRANSIENT_STATUSES = frozenset({408, 429, 500, 502, 503, 504})
+"""HTTP status codes that are retried."""
 
 
-class Passing(Exception):
-    """Something that may go better next time: what it is, and how long the server asks to wait."""
+class TransientError(Exception):
+    """Failure that a retry may overcome, with the pause that the server requests, if any."""
 
     def __init__(self, what: str, pause: float | None = None) -> None:
         self.what, self.pause = what, pause
         super().__init__(what)
 
 
-def persist(attempt: Callable[[], T], patience: Patience, clock: Clock) -> T:
-    """Try something until it does not fail with :class:`Passing`, with growing pauses; at last, the last of them.
+def with_retries(attempt: Callable[[], T], retry_policy: RetryPolicy, clock: RetryClock) -> T:
+    """Call ``attempt`` until it succeeds, with growing pauses; raise the last :class:`TransientError` otherwise.
 
-    >>> pauses, answers = [], iter([Passing("away"), Passing("busy", 7.0), "here"])
+    >>> pauses, outcomes = [], iter([TransientError("refused"), TransientError("busy", 7.0), "done"])
     >>> def attempt():
-    ...     answer = next(answers)
-    ...     if isinstance(answer, Passing):
-    ...         raise answer
-    ...     return answer
-    >>> persist(attempt, Patience(), Clock(sleep=pauses.append)), pauses
-    ('here', [1.0, 7.0])
+    ...     outcome = next(outcomes)
+    ...     if isinstance(outcome, TransientError):
+    ...         raise outcome
+    ...     return outcome
+    >>> with_retries(attempt, RetryPolicy(), RetryClock(sleep=pauses.append)), pauses
+    ('done', [1.0, 7.0])
     """
-    for number in range(1, patience.retries + 1):
+    for attempt_number in range(1, retry_policy.retries + 1):
         try:
             return attempt()
-        except Passing as passing:
-            clock.sleep(pause_before(number, passing.pause))
+        except TransientError as error:
+            clock.sleep(pause_seconds(attempt_number, error.pause))
     return attempt()
 
 
-def pause_before(attempt: int, asked: float | None = None) -> float:
-    """How long to wait before an attempt: what the server asked for, or twice as long each time.
+def pause_seconds(attempt: int, requested: float | None = None) -> float:
+    """Return the pause before a retry: what the server requested, or twice the previous pause.
 
-    >>> [pause_before(n) for n in (1, 2, 3, 20)], pause_before(1, 7.0)
+    >>> [pause_seconds(n) for n in (1, 2, 3, 20)], pause_seconds(1, 7.0)
     ([1.0, 2.0, 4.0, 300.0], 7.0)
     """
-    return min(_LONGEST_PAUSE, 2.0 ** (attempt - 1) if asked is None else asked)
+    return min(_MAX_PAUSE_SECONDS, 2.0 ** (attempt - 1) if requested is None else requested)
 
 
-def asked_pause(headers: Mapping[str, str], now: float) -> float | None:
-    """How long the server asks to wait (``Retry-After``): seconds, or until a date.
+def retry_after(headers: Mapping[str, str], now: float) -> float | None:
+    """Return the seconds in the ``Retry-After`` header, which holds seconds or a date; None if it is absent or invalid.
 
-    >>> asked_pause({"retry-after": "120"}, 0.0)
+    >>> retry_after({"retry-after": "120"}, 0.0)
     120.0
     """
     text = headers.get("retry-after", "").strip()

@@ -1,6 +1,6 @@
-"""The tables of the common data model that are read: their columns, and the FHIR types that they hold.
+"""Tables, columns and fixed concepts of the OMOP common data model, with their FHIR equivalents.
 
-OMOP's fixed concepts and vocabularies, and what FHIR calls them (HL7's FHIR to OMOP guide, read backwards).
+The equivalents follow HL7's FHIR to OMOP implementation guide in the reverse direction.
 """
 
 from __future__ import annotations
@@ -16,15 +16,16 @@ class CdmTable:
     """One table of events.
 
     Attributes:
-        name: What it is called; its key is ``<key>_id``.
-        types: The FHIR types that its rows become.
-        concept: The column of the standard concept.
-        source: The column of the concept that the source had.
-        date: The column of the day.
-        path: The element of the FHIR resource that the concept becomes, which studies filter by.
-        dated: The elements that the day becomes.
-        needed: Other columns that 5.3 and 5.4 both have.
-        more: Columns that may be missing.
+        name: Name of the table.
+        key: Column of the primary key.
+        types: FHIR resource types of its rows.
+        concept: Column of the standard concept.
+        source: Column of the source concept.
+        date: Column of the date.
+        fhir_path: Element of the FHIR resource that holds the concept, by which studies filter.
+        date_paths: Elements of the FHIR resource that hold the date.
+        required: Further columns of CDM 5.3 and 5.4.
+        extra: Columns that may be missing.
     """
 
     name: str
@@ -33,20 +34,20 @@ class CdmTable:
     concept: str
     source: str
     date: str
-    path: str
-    dated: tuple[str, ...]
-    needed: tuple[str, ...] = ()
-    more: tuple[str, ...] = ()
+    fhir_path: str
+    date_paths: tuple[str, ...]
+    required: tuple[str, ...] = ()
+    extra: tuple[str, ...] = ()
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """All columns that a table must have."""
-        return ("person_id", self.key, self.concept, self.date, *self.needed)
+        """Columns that must exist in a table of the OMOP CDM schema."""
+        return ("person_id", self.key, self.concept, self.date, *self.required)
 
     @property
     def optional(self) -> tuple[str, ...]:
-        """All columns that are read where they are."""
-        return (self.source, *self.more)
+        """Columns of a table in the OMOP CDM schema that are read if they exist."""
+        return (self.source, *self.extra)
 
 
 TABLES: tuple[CdmTable, ...] = (
@@ -88,24 +89,26 @@ TABLES: tuple[CdmTable, ...] = (
     ),
 )  # fmt: skip
 
-KNOWN = frozenset(name for table in TABLES for name in table.types)
-"""Every FHIR type that is made of a table of events."""
-PERSON = ("person_id", "gender_concept_id", "year_of_birth")
-PERSON_MORE = ("month_of_birth", "day_of_birth", "birth_datetime")
-CONCEPT = ("concept_id", "vocabulary_id", "concept_code")
-DATES = frozenset({"visit_end_date", "condition_end_date", "drug_exposure_end_date", "procedure_end_date",
+RESOURCE_TYPES = frozenset(name for table in TABLES for name in table.types)
+"""FHIR resource types of all event tables."""
+PERSON_COLUMNS = ("person_id", "gender_concept_id", "year_of_birth")
+PERSON_OPTIONAL = ("month_of_birth", "day_of_birth", "birth_datetime")
+CONCEPT_COLUMNS = ("concept_id", "vocabulary_id", "concept_code")
+DATE_COLUMNS = frozenset({"visit_end_date", "condition_end_date", "drug_exposure_end_date", "procedure_end_date",
                    "device_exposure_end_date", "death_date", *(table.date for table in TABLES)})  # fmt: skip
 
 
-def kind_of(column: str) -> str:
-    """The type of a column, by its name: INTEGER, DATE, TIMESTAMP, DOUBLE or VARCHAR.
+def sql_type_of(column: str) -> str:
+    """Return the SQL type of an OMOP CDM column by its name: BIGINT, DATE, TIMESTAMP, DOUBLE or VARCHAR.
 
-    >>> kind_of("person_id"), kind_of("measurement_datetime"), kind_of("value_as_number"), kind_of("concept_code")
-    ('BIGINT', 'TIMESTAMP', 'DOUBLE', 'VARCHAR')
+    >>> sql_type_of("person_id"), sql_type_of("measurement_datetime")
+    ('BIGINT', 'TIMESTAMP')
+    >>> sql_type_of("value_as_number"), sql_type_of("concept_code")
+    ('DOUBLE', 'VARCHAR')
     """
     if column in ("vocabulary_id", "domain_id", "concept_class_id", "relationship_id"):
         return "VARCHAR"
-    if column in DATES:
+    if column in DATE_COLUMNS:
         return "DATE"
     if column.endswith("_datetime"):
         return "TIMESTAMP"
@@ -130,10 +133,16 @@ SYSTEMS: Mapping[str, str] = {
     "HCPCS": terminology.HCPCS,
     "OPS": terminology.OPS,
 }
-"""The vocabularies whose codes have a system in FHIR; concepts of all others are local, and counted as unmapped."""
+"""Code systems in FHIR by OMOP vocabulary; concepts of other vocabularies are counted as unmapped."""
 
-SEXES: Mapping[int, str] = {8507: "male", 8532: "female", 8521: "other", 8551: "unknown", 8570: "other"}
-SETTINGS: Mapping[int, str] = {
+SEX_BY_CONCEPT: Mapping[int, str] = {
+    8507: "male",
+    8532: "female",
+    8521: "other",
+    8551: "unknown",
+    8570: "other",
+}
+ENCOUNTER_CLASSES: Mapping[int, str] = {
     9201: "IMP",  # inpatient visit
     8717: "IMP",  # inpatient hospital
     262: "IMP",  # emergency room and inpatient visit
@@ -146,12 +155,12 @@ SETTINGS: Mapping[int, str] = {
     5083: "VR",  # telehealth
     581385: "OBSENC",  # observation room
 }
-"""Where somebody was seen, in HL7's v3 ActCode."""
+"""Encounter class (HL7 v3 ActCode) by visit concept."""
 
 COMPARATORS: Mapping[int, str] = {4171756: "<", 4171754: "<=", 4171755: ">=", 4172704: ">"}
-"""Signs before a number; 4172703 is the equals sign, which nobody writes."""
+"""Comparators by operator concept; 4172703, the equals sign, is omitted."""
 
-MEDICINES: Mapping[str, frozenset[int]] = {
+MEDICATION_TYPES: Mapping[str, frozenset[int]] = {
     "MedicationRequest": frozenset({32838, 38000177, 32839}),  # EHR prescription, prescription written, order
     "MedicationAdministration": frozenset(
         {32818, 38000179, 38000180}
@@ -160,7 +169,7 @@ MEDICINES: Mapping[str, frozenset[int]] = {
         {32825, 38000175, 38000176, 32869}
     ),  # EHR, pharmacy and mail order dispensing
 }
-"""The types of a drug exposure that say how it came about; all others become a MedicationStatement."""
+"""Drug type concepts by resource type; all others become a MedicationStatement."""
 
-LOCAL = 2_000_000_000
-"""Concepts from here on are a site's own."""
+MIN_LOCAL_CONCEPT_ID = 2_000_000_000
+"""Concept ids from this value on are local to a site."""

@@ -1,4 +1,4 @@
-"""Concepts of an instance's own vocabulary as codes of FHIR, and a study's codes as concepts."""
+"""FHIR codings of OMOP concepts, and concepts of a study's codes."""
 
 from __future__ import annotations
 
@@ -7,102 +7,108 @@ from typing import Any
 
 import sqlalchemy as sql
 
-from abaton.deid.settings import Code
+from abaton.deid.settings import CodePattern
 from abaton.errors import SettingsError
-from abaton.site.sources.omop.cdm_schema import CONCEPT, SYSTEMS
+from abaton.site.sources.omop.cdm_schema import CONCEPT_COLUMNS, SYSTEMS
 from abaton.site.sources.omop.omop_database import OmopDatabase
 
 Coding = tuple[str, str]
-_ASKED = 500  # concepts that are asked for at a time
-_MOST = 200_000  # concepts that are remembered; the whole of a usual instance's are far fewer
-_MAPS = ("concept_id_1", "concept_id_2", "relationship_id")
+_BATCH_SIZE = 500  # concepts per query
+_MAX_CACHED = 200_000  # concepts; typical instances use far fewer
+_RELATIONSHIP_COLUMNS = ("concept_id_1", "concept_id_2", "relationship_id")
 
 
-class Concepts:
-    """The vocabulary tables of an instance; what was asked once is remembered.
+class ConceptMap:
+    """Vocabulary tables of an OMOP instance, with a cache.
 
     Args:
         database: The instance.
     """
 
     def __init__(self, database: OmopDatabase) -> None:
-        lost = [name for name in CONCEPT if name not in database.columns("concept")]
-        if lost:
+        existing = database.columns("concept")
+        if missing := [name for name in CONCEPT_COLUMNS if name not in existing]:
             raise SettingsError(
-                "the vocabulary table 'concept' is not there, or lacks a column",
+                f"the vocabulary table 'concept' has no column '{missing[0]}'"
+                if existing
+                else "the vocabulary table 'concept' does not exist",
                 where=database.name,
-                remedy="load the vocabularies, or name their schema with records.vocabulary",
+                remedy="load the vocabularies, or set records.vocabulary_schema",
             )
         self._database = database
-        self._concept = database.table("concept", CONCEPT)
-        has = set(_MAPS) <= set(database.columns("concept_relationship"))
-        self._maps = database.table("concept_relationship", _MAPS) if has else None
-        self._known: dict[int, tuple[Coding, ...]] = {0: ()}
+        self._concept = database.table("concept", CONCEPT_COLUMNS)
+        has_relationships = set(_RELATIONSHIP_COLUMNS) <= set(database.columns("concept_relationship"))
+        self._relationships = (
+            database.table("concept_relationship", _RELATIONSHIP_COLUMNS) if has_relationships else None
+        )
+        self._codings: dict[int, tuple[Coding, ...]] = {0: ()}
 
-    def learn(self, numbers: Iterable[int | None]) -> None:
-        """Ask for all concepts of some rows that are not known yet."""
-        new = sorted({n for n in numbers if n} - self._known.keys())
-        if len(self._known) + len(new) > _MOST:
-            self._known = {0: ()}
-        for at in range(0, len(new), _ASKED):
-            self._ask(new[at : at + _ASKED])
+    def load(self, concept_ids: Iterable[int | None]) -> None:
+        """Query the OMOP concepts that are not in the concept map's cache."""
+        new = sorted({concept_id for concept_id in concept_ids if concept_id} - self._codings.keys())
+        if len(self._codings) + len(new) > _MAX_CACHED:
+            self._codings = {0: ()}
+        for batch in _batches(new):
+            self._fetch(batch)
 
-    def __call__(self, number: int | None) -> tuple[Coding, ...]:
-        """The codes of a concept in systems that FHIR names; none if it is local or unknown."""
-        if not number:
+    def __call__(self, concept_id: int | None) -> tuple[Coding, ...]:
+        """Return the FHIR codings of an OMOP concept; empty if it is local or unknown."""
+        if not concept_id:
             return ()
-        if number not in self._known:
-            self.learn([number])
-        return self._known[number]
+        if concept_id not in self._codings:
+            self.load([concept_id])
+        return self._codings[concept_id]
 
-    def meant_by(self, codes: Sequence[Code]) -> list[int]:
-        """The concepts that a study's codes are, and the local ones that are mapped to them."""
-        found = {row[0] for code in codes for row in self._database.rows(self._named(code))}
-        if self._maps is not None and found:
-            column = self._maps.c
-            for some in _parts(sorted(found)):
-                asked = sql.select(column.concept_id_1).where(
-                    column.relationship_id == "Maps to", column.concept_id_2.in_(some)
+    def concept_ids_for(self, codes: Sequence[CodePattern]) -> list[int]:
+        """Return the OMOP concepts of codes, and the local concepts that map to them."""
+        concept_ids = {
+            row[0] for code in codes for row in self._database.fetch_all(self._concept_query(code))
+        }
+        if self._relationships is not None and concept_ids:
+            column = self._relationships.c
+            for batch in _batches(sorted(concept_ids)):
+                statement = sql.select(column.concept_id_1).where(
+                    column.relationship_id == "Maps to", column.concept_id_2.in_(batch)
                 )
-                found |= {row[0] for row in self._database.rows(asked)}
-        return sorted(found)
+                concept_ids |= {row[0] for row in self._database.fetch_all(statement)}
+        return sorted(concept_ids)
 
-    def _named(self, code: Code) -> sql.Select[Any]:
+    def _concept_query(self, code: CodePattern) -> sql.Select[Any]:
         column = self._concept.c
         vocabularies = [name for name, system in SYSTEMS.items() if code.system in ("", system)]
-        same = column.concept_code == code.code
-        if code.begins:
-            same = column.concept_code.startswith(code.code, autoescape=True)
-        return sql.select(column.concept_id).where(column.vocabulary_id.in_(vocabularies), same)
+        matches = column.concept_code == code.code
+        if code.is_prefix:
+            matches = column.concept_code.startswith(code.code, autoescape=True)
+        return sql.select(column.concept_id).where(column.vocabulary_id.in_(vocabularies), matches)
 
-    def _ask(self, numbers: list[int]) -> None:
+    def _fetch(self, concept_ids: list[int]) -> None:
         column = self._concept.c
-        asked = sql.select(column.concept_id, column.vocabulary_id, column.concept_code)
-        found = self._database.rows(asked.where(column.concept_id.in_(numbers)))
-        made: dict[int, tuple[Coding, ...]] = {number: () for number in numbers}
-        for number, vocabulary, code in found:
+        statement = sql.select(column.concept_id, column.vocabulary_id, column.concept_code)
+        rows = self._database.fetch_all(statement.where(column.concept_id.in_(concept_ids)))
+        codings: dict[int, tuple[Coding, ...]] = {concept_id: () for concept_id in concept_ids}
+        for concept_id, vocabulary, code in rows:
             if vocabulary in SYSTEMS and code:
-                made[number] = ((SYSTEMS[vocabulary], str(code)),)
-        if self._maps is not None and (local := [n for n in numbers if not made[n]]):
-            made |= self._mapped(local)
-        self._known |= made
+                codings[concept_id] = ((SYSTEMS[vocabulary], str(code)),)
+        if self._relationships is not None and (local := [key for key in concept_ids if not codings[key]]):
+            codings |= self._fetch_mapped(local)
+        self._codings |= codings
 
-    def _mapped(self, numbers: list[int]) -> dict[int, tuple[Coding, ...]]:
-        """What the instance itself says that its local concepts stand for."""
-        assert self._maps is not None
-        column, maps = self._concept.c, self._maps.c
-        asked = (
+    def _fetch_mapped(self, concept_ids: list[int]) -> dict[int, tuple[Coding, ...]]:
+        """Return the codings of local OMOP concepts through `Maps to` relationships."""
+        assert self._relationships is not None
+        column, maps = self._concept.c, self._relationships.c
+        statement = (
             sql.select(maps.concept_id_1, column.vocabulary_id, column.concept_code)
-            .join_from(self._maps, self._concept, maps.concept_id_2 == column.concept_id)
-            .where(maps.relationship_id == "Maps to", maps.concept_id_1.in_(numbers))
+            .join_from(self._relationships, self._concept, maps.concept_id_2 == column.concept_id)
+            .where(maps.relationship_id == "Maps to", maps.concept_id_1.in_(concept_ids))
             .order_by(maps.concept_id_1, column.vocabulary_id, column.concept_code)
         )
-        made: dict[int, tuple[Coding, ...]] = {}
-        for number, vocabulary, code in self._database.rows(asked):
+        codings: dict[int, tuple[Coding, ...]] = {}
+        for concept_id, vocabulary, code in self._database.fetch_all(statement):
             if vocabulary in SYSTEMS and code:
-                made[number] = (*made.get(number, ()), (SYSTEMS[vocabulary], str(code)))
-        return made
+                codings[concept_id] = (*codings.get(concept_id, ()), (SYSTEMS[vocabulary], str(code)))
+        return codings
 
 
-def _parts(numbers: list[int]) -> Iterable[list[int]]:
-    return (numbers[at : at + _ASKED] for at in range(0, len(numbers), _ASKED))
+def _batches(concept_ids: list[int]) -> Iterable[list[int]]:
+    return (concept_ids[start : start + _BATCH_SIZE] for start in range(0, len(concept_ids), _BATCH_SIZE))

@@ -1,4 +1,4 @@
-"""A database in OMOP's model, opened for reading alone: PostgreSQL, DuckDB, SQLite, or a folder of CSV and Parquet."""
+"""Read-only access to an OMOP CDM in PostgreSQL, DuckDB, SQLite, or a folder of CSV and Parquet files."""
 
 from __future__ import annotations
 
@@ -17,252 +17,262 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SQLAlch
 from sqlalchemy.pool import NullPool
 
 from abaton.errors import SettingsError, StoreError
-from abaton.site.sources.omop.cdm_schema import kind_of
+from abaton.site.sources.omop.cdm_schema import sql_type_of
 
-BATCH = 5_000
-"""How many rows of a table are held at a time."""
+BATCH_ROWS = 5_000
+"""Rows of a table in memory at a time."""
 
-_MEMORY = "256MB"  # beyond which DuckDB sorts on disk
-_BUFFER = (
-    8 << 20
-)  # of a CSV file; all tables are open at once, and DuckDB's own size leaves too little to sort in
-_EXTRA = "pip install 'abaton[omop]' for DuckDB and folders, or 'abaton[postgres]' for PostgreSQL"
-_NOT_OF_ITS_TYPE = ("ConversionException", "InvalidInputException", "DataError", "InvalidTextRepresentation")
-_NUMBERS = frozenset((int, float, Decimal))
-_ENDINGS = (".parquet", ".csv", ".csv.gz", ".tsv", ".tsv.gz")
-_NOTHING = "('', 'NULL', 'null', 'NA', 'NaN', '\\N')"  # how tools write that there is nothing
+_DUCKDB_MEMORY = "256MB"  # larger sorts use the disk
+# All tables are open at once; with DuckDB's default buffers too little memory would remain for sorting.
+_CSV_BUFFER_BYTES = 8 << 20
+_INSTALL_HINT = "pip install 'abaton[omop]' for DuckDB and folders, or 'abaton[postgres]' for PostgreSQL"
+_TYPE_ERRORS = ("ConversionException", "InvalidInputException", "DataError", "InvalidTextRepresentation")
+_NUMBER_TYPES = frozenset((int, float, Decimal))
+_SUFFIXES = (".parquet", ".csv", ".csv.gz", ".tsv", ".tsv.gz")
+_NULL_TEXTS = "('', 'NULL', 'null', 'NA', 'NaN', '\\N')"  # spellings of NULL in files
 
 
 class OmopDatabase:
-    """The tables of one instance of the common data model.
+    """Tables of one OMOP instance.
 
     Args:
         address: ``postgresql+psycopg://…``, ``duckdb:///file``, ``sqlite:///file``, or a folder of files.
-        cdm: The schema of the clinical tables; the database's usual one if empty.
-        vocabulary: The schema of the vocabulary tables; that of the clinical tables if empty.
+        cdm_schema: Schema of the clinical tables; the default schema of the database if empty.
+        vocabulary_schema: Schema of the vocabulary tables; that of the clinical tables if empty.
     """
 
-    def __init__(self, address: str | Path, cdm: str = "", vocabulary: str = "") -> None:
-        self._schemas = {True: vocabulary or cdm or None, False: cdm or None}
+    def __init__(self, address: str | Path, cdm_schema: str = "", vocabulary_schema: str = "") -> None:
+        self._schemas = {True: vocabulary_schema or cdm_schema or None, False: cdm_schema or None}
         self._columns: dict[str, tuple[str, ...]] = {}
-        self._kept: list[sql.Connection] = []
+        self._connections: list[sql.Connection] = []
         self._engine: sql.Engine | None = None
         self._files: dict[str, Path] = {}
-        self._scratch: tempfile.TemporaryDirectory[str] | None = None
+        self._temporary_folder: tempfile.TemporaryDirectory[str] | None = None
         self.name = str(address)
         try:
-            with self.plainly():
-                self._engine = self._folder(address) if isinstance(address, Path) else self._server(address)
-                self._kept.append(self._connected())
-                if self._kept[-1].dialect.name == "sqlite":
-                    self._kept[-1].exec_driver_sql("PRAGMA schema_version")  # only now is the file looked at
+            with self.translate_errors():
+                self._engine = (
+                    self._open_folder(address) if isinstance(address, Path) else self._open_server(address)
+                )
+                self._connections.append(self._connect())
+                if self._connections[-1].dialect.name == "sqlite":
+                    self._connections[-1].exec_driver_sql("PRAGMA schema_version")  # reads the file
         except BaseException:
-            self.close()  # nobody has a handle on what is refused
+            self.close()  # the caller gets no object to close
             raise
 
-    def _server(self, address: str) -> sql.Engine:
+    def _open_server(self, address: str) -> sql.Engine:
         try:
             url = make_url(address)
         except ArgumentError:
             raise SettingsError(
-                "this is not the address of a database",
+                "records.database is not a database URL",
                 where="records.database",
-                remedy="write postgresql+psycopg://host/name, duckdb:///file or sqlite:///file",
+                remedy="use postgresql+psycopg://host/name, duckdb:///file or sqlite:///file",
             ) from None
         self.name = url.render_as_string(hide_password=True)
         backend, file = url.get_backend_name(), url.database or ""
         if backend in ("sqlite", "duckdb") and not Path(file).is_file():
             raise SettingsError(
-                "the database is not there", where=self.name, remedy="correct records.database"
+                "the database file does not exist", where=self.name, remedy="correct records.database"
             )
-        more: dict[str, Any] = {"hide_parameters": True, "poolclass": NullPool}
+        options: dict[str, Any] = {"hide_parameters": True, "poolclass": NullPool}
         if backend == "sqlite":
             url = url.set(database=f"file:{Path(file).resolve()}").update_query_dict(
                 {"mode": "ro", "uri": "true"}
             )
         if backend == "duckdb":
-            more["connect_args"] = {"read_only": True, "config": self._limits()}
+            options["connect_args"] = {"read_only": True, "config": self._duckdb_limits()}
         if backend == "postgresql":
-            more |= {"isolation_level": "REPEATABLE READ", "execution_options": {"postgresql_readonly": True}}
-        return self._made(url, more)
+            options |= {
+                "isolation_level": "REPEATABLE READ",
+                "execution_options": {"postgresql_readonly": True},
+            }
+        return self._create_engine(url, options)
 
-    def _made(self, url: sql.URL, more: dict[str, Any]) -> sql.Engine:
+    def _create_engine(self, url: sql.URL, options: dict[str, Any]) -> sql.Engine:
         try:
-            return sql.create_engine(url, **more)
+            return sql.create_engine(url, **options)
         except (ArgumentError, NoSuchModuleError, ModuleNotFoundError):
             raise SettingsError(
-                "this kind of database cannot be used", where=self.name, remedy=_EXTRA
+                "no driver for this database is installed", where=self.name, remedy=_INSTALL_HINT
             ) from None
 
-    def _folder(self, folder: Path) -> sql.Engine:
-        """Files as the tables of a database that lives in memory alone; the files are read where they are."""
+    def _open_folder(self, folder: Path) -> sql.Engine:
+        """Open a folder of OMOP files as views of an in-memory database; the files are not copied."""
         self._files = {
             path.name.lower().split(".")[0]: path
             for path in sorted(folder.iterdir(), reverse=True)
-            if path.name.lower().endswith(_ENDINGS) and path.stat().st_size
+            if path.name.lower().endswith(_SUFFIXES) and path.stat().st_size
         } if folder.is_dir() else {}  # fmt: skip
         if "person" not in self._files:
             raise SettingsError(
-                "the folder has no table 'person'",
+                "the folder has no file of the table 'person'",
                 where=str(folder),
-                remedy="name a folder with person.csv or person.parquet and the other tables of the model",
+                remedy="set records.paths to a folder with person.csv or person.parquet and the other CDM tables",
             )
-        how = {"poolclass": NullPool, "connect_args": {"config": self._limits()}}
-        engine = self._made(sql.make_url(f"duckdb:///:memory:{uuid.uuid4().hex}"), how)
-        keep = engine.connect()
-        self._kept.append(keep)
+        options = {"poolclass": NullPool, "connect_args": {"config": self._duckdb_limits()}}
+        engine = self._create_engine(sql.make_url(f"duckdb:///:memory:{uuid.uuid4().hex}"), options)
+        connection = engine.connect()
+        self._connections.append(connection)
         for name, path in self._files.items():
             try:
-                self._view(keep, name, path)
+                self._create_view(connection, name, path)
             except DBAPIError:
-                raise _unreadable(path) from None
-        keep.commit()
+                raise _unreadable_file_error(path) from None
+        connection.commit()
         return engine
 
-    def _limits(self) -> dict[str, str]:
-        """How much DuckDB may hold; what it sorts beyond that lies in a private folder, which is removed."""
-        self._scratch = tempfile.TemporaryDirectory(prefix="abaton-")
-        return {"memory_limit": _MEMORY, "temp_directory": self._scratch.name, "threads": "1"}
+    def _duckdb_limits(self) -> dict[str, str]:
+        """Return DuckDB's memory limit and private sort folder for the OMOP database, removed on close."""
+        self._temporary_folder = tempfile.TemporaryDirectory(prefix="abaton-")
+        return {"memory_limit": _DUCKDB_MEMORY, "temp_directory": self._temporary_folder.name, "threads": "1"}
 
-    def _view(self, connection: sql.Connection, name: str, path: Path) -> None:
-        files = _reader(path)
-        asked = f"DESCRIBE SELECT * FROM {files}"  # noqa: S608
-        listed = ", ".join(
-            f"{_typed(column, kind, kind_of(column.lower()))} AS {column.lower()}"
-            for column, kind, *_ in connection.exec_driver_sql(asked)
+    def _create_view(self, connection: sql.Connection, name: str, path: Path) -> None:
+        source = _table_function(path)
+        statement = f"DESCRIBE SELECT * FROM {source}"  # noqa: S608
+        columns = ", ".join(
+            f"{_cast_sql(column, file_type, sql_type_of(column.lower()))} AS {column.lower()}"
+            for column, file_type, *_ in connection.exec_driver_sql(statement)
             if column.isidentifier()
         )
-        connection.exec_driver_sql(f'CREATE VIEW "{name}" AS SELECT {listed} FROM {files}')  # noqa: S608
+        connection.exec_driver_sql(f'CREATE VIEW "{name}" AS SELECT {columns} FROM {source}')  # noqa: S608
 
-    def _wrong(self) -> SettingsError | StoreError:
-        """What of a folder cannot be read, looked for when reading has failed: a file, or a column of one."""
+    def _find_bad_column(self) -> SettingsError | StoreError:
+        """Return the error for the file or column that caused a read of the OMOP database folder to fail."""
         for name, path in self._files.items():
-            with self._connected() as connection:
+            with self._connect() as connection:
                 for column in self.columns(name):
                     try:
-                        asked = f'SELECT count({column}) FROM "{name}"'  # noqa: S608
-                        connection.exec_driver_sql(asked).all()
+                        statement = f'SELECT count({column}) FROM "{name}"'  # noqa: S608
+                        connection.exec_driver_sql(statement).all()
                     except DBAPIError as error:
                         connection.rollback()
                         if type(error.orig).__name__ != "ConversionException":
-                            return _unreadable(path)
+                            return _unreadable_file_error(path)
                         return StoreError(
-                            f"the column '{column}' holds something that is not the number or date it should be",
+                            f"the column '{column}' contains a value that is not a {sql_type_of(column)}",
                             where=str(path),
-                            remedy="correct it; dates are written 2020-12-31 or 20201231",
+                            remedy="correct the value; write dates as 2020-12-31 or 20201231",
                         )
-        return StoreError("a table holds something that cannot be read", where=self.name, remedy="correct it")
+        return StoreError(
+            "a table contains a value of another type", where=self.name, remedy="check the files"
+        )
 
     def table(self, name: str, columns: Sequence[str]) -> sql.TableClause:
-        """A table with some of its columns."""
-        vocabulary = name.startswith("concept")
-        return sql.table(name, *map(sql.column, columns), schema=self._schemas[vocabulary])
+        """Return a table clause of the OMOP database with the given columns."""
+        is_vocabulary = name.startswith("concept")
+        return sql.table(name, *map(sql.column, columns), schema=self._schemas[is_vocabulary])
 
     def columns(self, name: str) -> tuple[str, ...]:
-        """The columns of a table; none if there is no such table."""
+        """Return the columns of a table in the OMOP database; empty if the table does not exist."""
         if name not in self._columns:
-            asked: sql.Select[Any] = (
+            statement: sql.Select[Any] = (
                 sql.select(sql.literal_column("*")).select_from(self.table(name, ())).limit(0)
             )
-            with self.plainly(), self._connected() as connection:
+            with self.translate_errors(), self._connect() as connection:
                 try:
-                    found = tuple(connection.execute(asked).keys())
+                    names = tuple(connection.execute(statement).keys())
                 except DBAPIError as error:
-                    if error.connection_invalidated or not _answers(connection):
+                    if error.connection_invalidated or not _is_alive(connection):
                         raise
-                    found = ()
-                self._columns[name] = tuple(key.lower() for key in found)
+                    names = ()
+                self._columns[name] = tuple(key.lower() for key in names)
         return self._columns[name]
 
     @property
     def is_typed(self) -> bool:
-        """Whether columns are sure to have the model's types: SQLite asks for none, and DuckDB guesses on loading."""
-        return self._kept[-1].dialect.name not in ("sqlite", "duckdb") or bool(self._files)
+        """Whether columns of the OMOP database have the CDM types; SQLite enforces none, DuckDB infers them."""
+        return self._connections[-1].dialect.name not in ("sqlite", "duckdb") or bool(self._files)
 
-    def rows(self, asked: sql.Select[Any]) -> list[Any]:
-        """All rows of a small answer."""
-        with self.plainly():
-            return list(self._kept[-1].execute(asked))
+    def fetch_all(self, statement: sql.Select[Any]) -> list[Any]:
+        """Return all rows of a small result of the OMOP database."""
+        with self.translate_errors():
+            return list(self._connections[-1].execute(statement))
 
-    def stream(self, asked: sql.Select[Any]) -> Generator[Any]:
-        """The rows of a large answer, some thousand at a time, by a cursor that stays at the server."""
-        how = {"stream_results": True, "yield_per": BATCH}
+    def stream(self, statement: sql.Select[Any]) -> Generator[Any]:
+        """Yield the rows of a large OMOP database result by a server-side cursor, `BATCH_ROWS` at a time."""
+        options = {"stream_results": True, "yield_per": BATCH_ROWS}
         with (
-            self.plainly(),
+            self.translate_errors(),
             self._reading() as connection,
-            connection.execute(asked, execution_options=how) as found,
+            connection.execute(statement, execution_options=options) as result,
         ):
-            names = enumerate(column.name for column in asked.selected_columns)
-            numbers = [(at, name) for at, name in names if kind_of(name) in ("BIGINT", "DOUBLE")]
-            for rows in found.partitions():
-                yield from rows if self.is_typed else self._numbered(rows, numbers)
+            names = enumerate(column.name for column in statement.selected_columns)
+            numeric = [(index, name) for index, name in names if sql_type_of(name) in ("BIGINT", "DOUBLE")]
+            for rows in result.partitions():
+                yield from rows if self.is_typed else self._check_numbers(rows, numeric)
 
-    def _numbered(self, rows: Sequence[Any], numbers: Sequence[tuple[int, str]]) -> Iterator[Any]:
-        """Rows of columns that may hold anything: an empty text is nothing, any other that is no number is refused."""
+    def _check_numbers(self, rows: Sequence[Any], numeric: Sequence[tuple[int, str]]) -> Iterator[Any]:
+        """Yield OMOP database rows with empty text in numeric columns as None; refuse other text there."""
         for row in rows:
-            for at, name in numbers:
-                cell = row[at]
-                if cell is None or cell.__class__ in _NUMBERS:
+            for index, name in numeric:
+                cell = row[index]
+                if cell is None or cell.__class__ in _NUMBER_TYPES:
                     continue
                 if cell != "":
                     raise StoreError(
-                        f"the column '{name}' holds something that is not a number",
+                        f"the column '{name}' contains text that is not a number",
                         where=self.name,
-                        remedy="correct it, or load the tables with the model's types",
+                        remedy="correct the value, or load the tables with the types of the CDM",
                     )
-                row = (*row[:at], None, *row[at + 1 :])
+                row = (*row[:index], None, *row[index + 1 :])
             yield row
 
     @contextlib.contextmanager
     def _reading(self) -> Iterator[sql.Connection]:
-        """The one connection, so that all tables are read as they were at one moment; DuckDB needs one for each."""
-        if self._kept[-1].dialect.name != "duckdb":
-            yield self._kept[-1]
+        """Use one OMOP database connection, so all tables are of one snapshot; DuckDB needs one per cursor."""
+        if self._connections[-1].dialect.name != "duckdb":
+            yield self._connections[-1]
             return
-        with self._connected() as connection:
+        with self._connect() as connection:
             yield connection
 
-    def _connected(self) -> sql.Connection:
-        assert self._engine is not None  # it is there from the beginning on
+    def _connect(self) -> sql.Connection:
+        assert self._engine is not None
         return self._engine.connect()
 
     @contextlib.contextmanager
-    def plainly(self) -> Iterator[None]:
-        """Whatever the database complains about becomes one line without content."""
+    def translate_errors(self) -> Iterator[None]:
+        """Convert errors of the OMOP database to errors without data of records."""
         try:
             yield
         except DBAPIError as error:
-            words = type(error.orig).__name__
-            if words in _NOT_OF_ITS_TYPE and self._files:
-                raise self._wrong() from None
-            if words in _NOT_OF_ITS_TYPE:
+            name = type(error.orig).__name__
+            if name in _TYPE_ERRORS and self._files:
+                raise self._find_bad_column() from None
+            if name in _TYPE_ERRORS:
                 raise StoreError(
-                    "a table holds something that is not the number or date it should be",
+                    "a table contains a value that is not a number or date as the CDM requires",
                     where=self.name,
-                    remedy="load the files into a database with the model's types to see which",
+                    remedy="load the tables with the types of the CDM to find the value",
                 ) from None
             raise StoreError(
-                "the database does not answer, or went away", where=self.name, remedy=f"try again ({words})"
+                f"the database does not respond ({name})",
+                where=self.name,
+                remedy="check the connection and try again",
             ) from None
         except SQLAlchemyError as error:
             raise StoreError(
-                "the database cannot be read", where=self.name, remedy=f"check it ({type(error).__name__})"
+                f"the database cannot be read ({type(error).__name__})",
+                where=self.name,
+                remedy="check records.database",
             ) from None
 
     def close(self) -> None:
-        """Let the database go."""
-        for connection in self._kept:
+        """Close all connections to the OMOP database and remove temporary files."""
+        for connection in self._connections:
             with contextlib.suppress(SQLAlchemyError):
                 connection.close()
-        self._kept.clear()
+        self._connections.clear()
         if self._engine is not None:
             self._engine.dispose()
-        if self._scratch is not None:
-            self._scratch.cleanup()
+        if self._temporary_folder is not None:
+            self._temporary_folder.cleanup()
 
 
-def _answers(connection: sql.Connection) -> bool:
-    """Whether a database is still there after it said no."""
+def _is_alive(connection: sql.Connection) -> bool:
+    """Return whether a connection to the OMOP database works after an error."""
     try:
         connection.rollback()
         connection.execute(sql.select(1))
@@ -271,38 +281,39 @@ def _answers(connection: sql.Connection) -> bool:
     return True
 
 
-def _unreadable(path: Path) -> SettingsError:
+def _unreadable_file_error(path: Path) -> SettingsError:
     return SettingsError(
-        "this file cannot be read as a table",
+        "the file is not a valid table",
         where=str(path),
-        remedy="give Parquet, or CSV in UTF-8 with the names of the columns first and as many cells in every line",
+        remedy="use Parquet, or CSV in UTF-8 with a header and the same number of cells in every line",
     )
 
 
-def _reader(path: Path) -> str:
-    """How DuckDB reads a file; nothing but its place and how it is cut is told to it."""
-    place = str(path).replace("'", "''")
+def _table_function(path: Path) -> str:
+    """Return the DuckDB table function that reads a file of an OMOP database folder."""
+    quoted_path = str(path).replace("'", "''")
     if path.name.lower().endswith(".parquet"):
-        return f"read_parquet('{place}')"
+        return f"read_parquet('{quoted_path}')"
     with gzip.open(path, "rb") if path.name.lower().endswith(".gz") else path.open("rb") as stream:
-        first = stream.readline(1 << 16)
-    cut = max((b"\t", b",", b";", b"|"), key=first.count).decode()
-    # Vocabularies come with tabulators, and with quotation marks that mean nothing unless the names have them, too.
-    quote = "" if cut == "\t" and b'"' not in first else '"'
-    how = f"header = true, all_varchar = true, delim = '{cut}', quote = '{quote}', buffer_size = {_BUFFER}"
-    return f"read_csv('{place}', {how})"
+        header = stream.readline(1 << 16)
+    delimiter = max((b"\t", b",", b";", b"|"), key=header.count).decode()
+    # OMOP vocabulary files are tab-separated; their quotation marks are text unless the header is quoted.
+    quote = "" if delimiter == "\t" and b'"' not in header else '"'
+    options = f"header = true, all_varchar = true, delim = '{delimiter}', quote = '{quote}'"
+    options += f", buffer_size = {_CSV_BUFFER_BYTES}"
+    return f"read_csv('{quoted_path}', {options})"
 
 
-def _typed(column: str, kind: str, wanted: str) -> str:
-    """The SQL by which a column becomes what the model says that it is; text in the ways in which tools write it."""
-    if kind != "VARCHAR":
-        return f'CAST("{column}" AS {wanted})'
-    if wanted == "VARCHAR":
+def _cast_sql(column: str, file_type: str, sql_type: str) -> str:
+    """Return the SQL expression that casts a column of an OMOP file to its CDM type."""
+    if file_type != "VARCHAR":
+        return f'CAST("{column}" AS {sql_type})'
+    if sql_type == "VARCHAR":
         return f"NULLIF(\"{column}\", '')"
-    text = f'CASE WHEN trim("{column}") NOT IN {_NOTHING} THEN trim("{column}") END'
-    if wanted == "BIGINT":  # a column with gaps is written with decimals by tools that know no other gaps
+    text = f'CASE WHEN trim("{column}") NOT IN {_NULL_TEXTS} THEN trim("{column}") END'
+    if sql_type == "BIGINT":  # some tools write integer columns with missing values as 1.0
         text = f"regexp_replace({text}, '[.]0+$', '')"
-    if wanted in ("DATE", "TIMESTAMP"):
+    if sql_type in ("DATE", "TIMESTAMP"):
         compact = f"regexp_replace({text}, '^(\\d{{4}})(\\d\\d)(\\d\\d)$', '\\1-\\2-\\3')"
         text = f"CAST({compact} AS TIMESTAMP)"
-    return f"CAST({text} AS {wanted})"
+    return f"CAST({text} AS {sql_type})"

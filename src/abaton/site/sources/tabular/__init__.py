@@ -1,1 +1,1 @@
-"""Tables as a source of records: files of rows, and a mapping that says what their columns mean."""
+"""Tables as a source of records: files of rows, and a mapping of their columns to codes, units and dates."""

@@ -1,4 +1,4 @@
-"""What stands in one cell of a table: a number, a date, a unit; read right, or refused without showing it."""
+"""Parsers of cells: numbers, dates, units. Errors do not contain the cell."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from datetime import tzinfo
 from functools import lru_cache
 from math import isfinite
 
-from abaton.fhir.partial_dates import from_form, from_iso
-from abaton.fhir.ucum import read_unit
+from abaton.fhir.partial_dates import normalise_iso_date, parse_date_format
+from abaton.fhir.ucum import parse_unit
 
-_NUMBER = {
+_NUMBER_PATTERNS = {
     sign: re.compile(
         rf"(<=|>=|<|>|≤|≥)?\s*([+-]?(?:\d+(?:{re.escape(sign)}\d*)?|{re.escape(sign)}\d+)(?:[eE][+-]?\d{{1,3}})?)"
     )
     for sign in ".,"
 }
-_SIGNS = {"≤": "<=", "≥": ">="}
-# How units are written in spreadsheets, where UCUM writes them otherwise.
-WRITTEN: Mapping[str, str] = {
+_COMPARATORS = {"≤": "<=", "≥": ">="}
+# Common spellings of units in spreadsheets, and their UCUM codes.
+UNIT_SPELLINGS: Mapping[str, str] = {
     "mmHg": "mm[Hg]",
     "mm Hg": "mm[Hg]",
     "mg/dl": "mg/dL",
@@ -38,7 +38,7 @@ WRITTEN: Mapping[str, str] = {
     "years": "a",
     "Jahre": "a",
 }
-MISSING = frozenset(
+MISSING_VALUES = frozenset(
     [
         "",
         "na",
@@ -58,10 +58,10 @@ MISSING = frozenset(
         "#value!",
     ]
 )
-"""What stands for nothing, whatever the case of its letters."""
-YES = frozenset(["1", "yes", "y", "true", "t", "x", "ja", "j", "oui", "si", "sí"])
-NO = frozenset(["0", "no", "n", "false", "f", "nein", "non"])
-SEXES: Mapping[str, str] = {
+"""Spellings of a missing value, in lower case."""
+TRUE_VALUES = frozenset(["1", "yes", "y", "true", "t", "x", "ja", "j", "oui", "si", "sí"])
+FALSE_VALUES = frozenset(["0", "no", "n", "false", "f", "nein", "non"])
+SEX_SPELLINGS: Mapping[str, str] = {
     **dict.fromkeys(("m", "male", "man", "mann", "männlich", "maennlich", "homme", "masculin"), "male"),
     **dict.fromkeys(("f", "w", "female", "woman", "frau", "weiblich", "femme", "féminin"), "female"),
     **dict.fromkeys(("o", "other", "d", "divers"), "other"),
@@ -70,86 +70,87 @@ SEXES: Mapping[str, str] = {
 
 
 class CellError(ValueError):
-    """A cell that cannot be read: what is wrong, and what to do; never what stands in it."""
+    """Cell that cannot be parsed, with a remedy; the message does not contain the cell."""
 
     def __init__(self, what: str, remedy: str) -> None:
         self.what, self.remedy = what, remedy
         super().__init__(what)
 
 
-def number(text: str, decimal: str) -> tuple[str | None, float]:
-    """A number and the sign before it, if there is one; thousands are not set apart.
+def parse_number(text: str, decimal: str) -> tuple[str | None, float]:
+    """Parse a number in a table cell, with its comparator, if any; thousands separators are not allowed.
 
-    >>> number(">89", "."), number("5,4", ",")
+    >>> parse_number(">89", "."), parse_number("5,4", ",")
     (('>', 89.0), (None, 5.4))
     """
-    match = _NUMBER[decimal].fullmatch(text)
+    match = _NUMBER_PATTERNS[decimal].fullmatch(text)
     if match is None:
         other = "," if decimal == "." else "."
-        if other in text and _NUMBER[other].fullmatch(text):
+        if other in text and _NUMBER_PATTERNS[other].fullmatch(text):
             raise CellError(
-                f"a number is written with '{other}'",
-                f"write decimal = '{other}' under [files] if that is meant, or export without signs between thousands",
+                f"a number contains '{other}'",
+                f"set decimal = '{other}' under [files], or export numbers without thousands separators",
             )
-        raise CellError("this is not a number", "correct it, or name what stands for nothing under 'missing'")
-    found = float(match[2].replace(",", "."))
-    if not isfinite(found):
+        raise CellError("the cell is not a number", "correct it, or add the text to 'missing'")
+    value = float(match[2].replace(",", "."))
+    if not isfinite(value):
         raise CellError("the number is too large", "correct it")
-    return _SIGNS.get(match[1], match[1]), found
+    return _COMPARATORS.get(match[1], match[1]), value
 
 
-def moment(text: str, forms: Iterable[str], zone: tzinfo) -> str:
-    """A date or a time as FHIR writes it; without a form of the mapping's own, ISO 8601 is meant.
+def parse_date(text: str, date_formats: Iterable[str], zone: tzinfo) -> str:
+    """Parse a date or time in a table cell to FHIR text; without formats, ISO 8601 is expected.
 
     >>> from datetime import UTC
-    >>> moment("2023-03-01", (), UTC)
+    >>> parse_date("2023-03-01", (), UTC)
     '2023-03-01'
     """
-    for form in forms:
-        if made := from_form(text, form, zone):
-            return made
-    if not forms and (made := from_iso(text, zone)):
-        return made
+    for date_format in date_formats:
+        if date_text := parse_date_format(text, date_format, zone):
+            return date_text
+    if not date_formats and (date_text := normalise_iso_date(text, zone)):
+        return date_text
     raise CellError(
-        "there is no such date, or it is written in another form",
-        "correct it, or name its form under [files], as dates = ['%d.%m.%Y']",
+        "the cell is not a valid date in one of the configured formats",
+        "correct it, or add its format to 'dates' under [files], such as '%d.%m.%Y'",
     )
 
 
-def birth(text: str, forms: Iterable[str], zone: tzinfo) -> str:
-    """A date of birth; one whose year has two digits is refused where it may be a child's or an old person's."""
-    made = moment(text, forms, zone)[:10]
-    if made >= "2000" and any("%y" in form and from_form(text, form, zone) for form in forms):
+def parse_birth_date(text: str, date_formats: Iterable[str], zone: tzinfo) -> str:
+    """Parse a date of birth in a table cell; refuse a two-digit year whose century is ambiguous."""
+    date_text = parse_date(text, date_formats, zone)[:10]
+    if date_text >= "2000" and any(
+        "%y" in date_format and parse_date_format(text, date_format, zone) for date_format in date_formats
+    ):
         raise CellError(
-            "a year of two digits does not say its century", "export births with years of four digits"
+            "the century of a two-digit birth year is ambiguous",
+            "export dates of birth with four-digit years",
         )
-    return made
+    return date_text
 
 
 @lru_cache(maxsize=1024)
-def unit_of(text: str, own: tuple[tuple[str, str], ...]) -> str:
-    """The unit of UCUM that a text means: the mapping's translation, a usual spelling, or UCUM itself.
+def to_ucum(text: str, translations: tuple[tuple[str, str], ...]) -> str:
+    """Parse a unit in a table cell to UCUM: by a translation of the mapping, a common spelling, or UCUM itself.
 
-    >>> unit_of("mmHg", ()), unit_of("mg/dL", ())
+    >>> to_ucum("mmHg", ()), to_ucum("mg/dL", ())
     ('mm[Hg]', 'mg/dL')
     """
-    found = dict(own).get(text) or WRITTEN.get(text) or text
-    if read_unit(found) is None:
-        raise CellError(
-            "the unit is not one of UCUM", "say what it means under [units], as \"mg%\" = 'mg/dL'"
-        )
-    return found
+    unit = dict(translations).get(text) or UNIT_SPELLINGS.get(text) or text
+    if parse_unit(unit) is None:
+        raise CellError("the unit is not a UCUM unit", "map it under [units], such as \"mg%\" = 'mg/dL'")
+    return unit
 
 
 @lru_cache(maxsize=1 << 14)
-def plain(text: str) -> str:
-    """A text as it is compared: a whole number without its decimals, so that 1.0 is 1.
+def normalise_text(text: str) -> str:
+    """Return the text of a table cell for comparison, with numbers in shortest form, so that 1.0 equals 1.
 
-    >>> plain("1.0"), plain("1,50"), plain("Never")
+    >>> normalise_text("1.0"), normalise_text("1,50"), normalise_text("Never")
     ('1', '1.5', 'Never')
     """
     try:
-        made = float(text.replace(",", ".", 1))
+        value = float(text.replace(",", ".", 1))
     except ValueError:
         return text
-    return f"{made:.12g}" if isfinite(made) else text
+    return f"{value:.12g}" if isfinite(value) else text

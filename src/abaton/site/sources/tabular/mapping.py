@@ -1,7 +1,4 @@
-"""The mapping of a site's tables: which column is what, in a document of its own, with lines for every problem.
-
-What a column, or a word in it, means: the mapping's words made ready to be asked row by row.
-"""
+"""Mapping document of a site's tables (``mapping.toml``) and its compiled form."""
 
 from __future__ import annotations
 
@@ -14,18 +11,24 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
-from abaton.documents.fields import Part, fault
-from abaton.documents.problems import DocumentError, Guide
-from abaton.documents.toml_reader import checked_toml, read_document, text_of
+from abaton.documents.fields import Section, field_error
+from abaton.documents.problems import DocumentError, DocumentHelp
+from abaton.documents.toml_reader import decode_text, read_document, validate_toml
 from abaton.errors import SettingsError
-from abaton.fhir.partial_dates import zone_of
-from abaton.fhir.terminology import SHORT
-from abaton.fhir.ucum import read_unit
-from abaton.site.sources.fhir_builders import Json, concept, quantity
-from abaton.site.sources.tabular.cell_parser import NO, YES, CellError, number, plain
+from abaton.fhir.terminology import SHORT_NAMES
+from abaton.fhir.ucum import parse_unit
+from abaton.site.config_fields import check_time_zone
+from abaton.site.sources.fhir_builders import Json, build_concept, build_quantity
+from abaton.site.sources.tabular.cell_parser import (
+    FALSE_VALUES,
+    TRUE_VALUES,
+    CellError,
+    normalise_text,
+    parse_number,
+)
 
-_GUIDE = Guide("abaton site map", "docs/sources.md")
-_FORM = re.compile(r"%[YmdHMSIpyzbB]")
+_HELP = DocumentHelp("abaton site suggest-mapping", "docs/sources.md")
+_FORMAT_CODE = re.compile(r"%[YmdHMSIpyzbB]")
 TYPES = {
     "observation": "Observation",
     "condition": "Condition",
@@ -34,215 +37,234 @@ TYPES = {
     "medication": "MedicationStatement",
     "prescription": "MedicationRequest",
 }
-"""What a column or a row may be, and the resource that it becomes."""
+"""FHIR resource type by type of event."""
 
 
 class MappingError(DocumentError):
-    """A mapping that cannot be used, with every problem found in it."""
+    """Invalid mapping, with every problem."""
 
 
-def _unit(text: str) -> str:
-    if read_unit(text) is None:
-        raise fault("the unit is not one of UCUM", "write it as UCUM does: mm[Hg], mg/dL, /min, a")
+def _check_unit(text: str) -> str:
+    if parse_unit(text) is None:
+        raise field_error(f"'{text[:64]}' is not a UCUM unit", "write mm[Hg], mg/dL, /min or a")
     return text
 
 
-def _form(text: str) -> str:
+def _check_date_format(text: str) -> str:
     try:
         datetime(2023, 11, 28, 13).strftime(text)
     except ValueError:
         text = ""
-    if not _FORM.search(text):
-        raise fault("this is not the form of a date", "write it as %d.%m.%Y, or %d.%m.%Y %H:%M with a time")
+    if not _FORMAT_CODE.search(text):
+        raise field_error("the text is not a date format", "write %d.%m.%Y, or %d.%m.%Y %H:%M with a time")
     return text
 
 
-def _zone(text: str) -> str:
-    if zone_of(text) is None:
-        raise fault("there is no such time zone", "write +02:00, Z, or a name such as Europe/Athens")
-    return text
-
-
-def _encoding(text: str) -> str:
+def _check_encoding(text: str) -> str:
     try:
         codecs.lookup(text)
     except LookupError:
-        raise fault("there is no such encoding", "write utf-8, or cp1252 for older exports") from None
+        raise field_error(
+            f"'{text[:64]}' is not a known encoding", "write utf-8, or cp1252 for older exports"
+        ) from None
     return text
 
 
-def _codes(text: str) -> str:
+def _check_codes(text: str) -> str:
     if not text.split() or any(
-        len(each.split("|")) != 2 or not all(each.split("|")) for each in text.split()
+        len(code.split("|")) != 2 or not all(code.split("|")) for code in text.split()
     ):
-        raise fault("this is not a code", "write it as 'loinc|8480-6'; several stand apart by spaces")
+        raise field_error("the text is not a code", "write 'loinc|8480-6'; separate several codes by spaces")
     return text
 
 
-Column = Annotated[str, Field(min_length=1, max_length=200)]
-Unit = Annotated[str, AfterValidator(_unit)]
-Codes = Annotated[str, AfterValidator(_codes)]
-Form = Annotated[str, AfterValidator(_form)]
-Zone = Annotated[str, AfterValidator(_zone)]
-Kind = Literal["observation", "condition", "encounter", "procedure", "medication", "prescription"]
+ColumnName = Annotated[str, Field(min_length=1, max_length=200)]
+Unit = Annotated[str, AfterValidator(_check_unit)]
+Codes = Annotated[str, AfterValidator(_check_codes)]
+DateFormat = Annotated[str, AfterValidator(_check_date_format)]
+TimeZone = Annotated[str, AfterValidator(check_time_zone)]
+EventType = Literal["observation", "condition", "encounter", "procedure", "medication", "prescription"]
 
 
-class FilesPart(Part):
-    """How the files are written."""
+class FilesSection(Section):
+    """``[files]``: format of the files."""
 
     delimiter: Annotated[str, Field(min_length=1, max_length=1)] | None = None
     decimal: Literal[".", ","] = "."
-    encoding: Annotated[str, AfterValidator(_encoding)] = "utf-8"
+    encoding: Annotated[str, AfterValidator(_check_encoding)] = "utf-8"
     missing: tuple[str, ...] = ()
-    dates: tuple[Form, ...] = ()
-    timezone: Zone = "Z"
+    dates: tuple[DateFormat, ...] = ()
+    timezone: TimeZone = "Z"
 
 
-class Meaning(Part):
-    """What one column, or one word of a column of codes, means."""
+class ColumnMapping(Section):
+    """Meaning of one column, or of one local code."""
 
     code: Codes
-    type: Kind | None = None
+    type: EventType | None = None
     unit: Unit | None = None
     number: Literal["quantity", "integer"] = "quantity"
     values: dict[str, str | bool] = Field(default_factory=dict)
     missing: tuple[str, ...] = ()
-    when: Column | None = None
+    date_column: ColumnName | None = None
 
     @model_validator(mode="after")
-    def _fits(self) -> Self:
-        events = self.type not in (None, "observation")
-        if events and (self.unit or self.number != "quantity"):
-            raise fault("only an observation has a unit or a number", "leave it out, or leave 'type' out")
-        if events and not all(isinstance(value, bool) for value in self.values.values()):
-            raise fault("this column says yes or no", "write values = { '1' = true, '0' = false }")
+    def _check_fits(self) -> Self:
+        is_event = self.type not in (None, "observation")
+        if is_event and (self.unit or self.number != "quantity"):
+            raise field_error(
+                f"'unit' and 'number' do not apply to type = '{self.type}'", "remove them, or remove 'type'"
+            )
+        if is_event and not all(isinstance(value, bool) for value in self.values.values()):
+            raise field_error(
+                f"'values' of type = '{self.type}' are not boolean",
+                "write values = { '1' = true, '0' = false }",
+            )
         if self.number == "integer" and self.unit:
-            raise fault("a whole number that is counted has no unit", "leave out 'unit' or 'number'")
+            raise field_error("'unit' does not apply to number = 'integer'", "remove 'unit' or 'number'")
         return self
 
 
-class RowsPart(Part):
-    """A long table: each row is one measurement, diagnosis, visit or medicine, named by a code in a column."""
+class CodeRowsMapping(Section):
+    """``[tables.code_rows]``: long table with one event per row, identified by a code in a column."""
 
-    code: Column
-    type: Kind = "observation"
+    code: ColumnName
+    type: EventType = "observation"
     system: str | None = None
-    system_column: Column | None = None
-    value: Column | None = None
-    unit: Column | None = None
-    end: Column | None = None
-    recorded: Column | None = None
-    codes: dict[str, Meaning] = Field(default_factory=dict)
+    system_column: ColumnName | None = None
+    value: ColumnName | None = None
+    unit: ColumnName | None = None
+    end: ColumnName | None = None
+    recorded: ColumnName | None = None
+    codes: dict[str, ColumnMapping] = Field(default_factory=dict)
 
     @model_validator(mode="after")
-    def _fits(self) -> Self:
+    def _check_fits(self) -> Self:
         if self.type == "observation" and self.value is None:
-            raise fault("it is not said in which column the values are", "write value = 'result'")
+            raise field_error("'value', the column of the values, is missing", "add value = 'result'")
         if self.type != "observation" and (self.value or self.unit):
-            raise fault("only observations have values", "leave out 'value' and 'unit'")
+            raise field_error(f"'value' and 'unit' do not apply to type = '{self.type}'", "remove them")
         if self.system and self.system_column:
-            raise fault("two places say the code system", "give 'system' or 'system_column'")
+            raise field_error("both 'system' and 'system_column' are set", "remove one of them")
         if not (self.system or self.system_column or self.codes):
-            raise fault("it is not said what the codes mean", "give 'system', 'system_column' or 'codes'")
+            raise field_error("the code system is missing", "add 'system', 'system_column' or 'codes'")
         return self
 
 
-class TablePart(Part):
-    """One kind of file."""
+class TableSection(Section):
+    """``[[tables]]``: files of one format."""
 
-    file: Column = "*"
-    header: tuple[Column, ...] = ()
-    subject: Column | None = None
-    sex: Column | None = None
-    sexes: dict[str, Literal["male", "female", "other", "unknown"]] = Field(default_factory=dict)
-    born: Column | None = None
-    died: Column | None = None
-    when: Column | None = None
-    columns: dict[Column, Meaning] = Field(default_factory=dict)
-    rows: RowsPart | None = None
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Every column that is spoken of."""
-        rows = self.rows
-        long = (rows.code, rows.system_column, rows.value, rows.unit, rows.end, rows.recorded) if rows else ()
-        said = (self.subject, self.sex, self.born, self.died, self.when, *long, *self.columns)
-        dated = (each.when for each in self.columns.values())
-        return tuple(dict.fromkeys(name for name in (*said, *dated) if name))
+    file: ColumnName = "*"
+    header: tuple[ColumnName, ...] = ()
+    subject: ColumnName | None = None
+    sex: ColumnName | None = None
+    sex_values: dict[str, Literal["male", "female", "other", "unknown"]] = Field(default_factory=dict)
+    birth_date: ColumnName | None = None
+    death_date: ColumnName | None = None
+    date_column: ColumnName | None = None
+    columns: dict[ColumnName, ColumnMapping] = Field(default_factory=dict)
+    code_rows: CodeRowsMapping | None = None
 
     @property
-    def tells_people(self) -> bool:
-        """Whether its rows say who somebody is."""
-        return bool(self.sex or self.born or self.died)
+    def column_names(self) -> tuple[str, ...]:
+        """Names of all columns in a table section of the mapping document."""
+        rows = self.code_rows
+        code_columns = (
+            (rows.code, rows.system_column, rows.value, rows.unit, rows.end, rows.recorded) if rows else ()
+        )
+        names = (
+            self.subject,
+            self.sex,
+            self.birth_date,
+            self.death_date,
+            self.date_column,
+            *code_columns,
+            *self.columns,
+        )
+        date_columns = (column.date_column for column in self.columns.values())
+        return tuple(dict.fromkeys(name for name in (*names, *date_columns) if name))
+
+    @property
+    def has_demographics(self) -> bool:
+        """Whether a table section of the mapping document maps sex, birth or death."""
+        return bool(self.sex or self.birth_date or self.death_date)
 
     @model_validator(mode="after")
-    def _fits(self) -> Self:
-        if self.header and (lost := [name for name in self.names if name not in self.header]):
-            raise fault(f"'{lost[0]}' is not in 'header'", "name every column of the file there, in order")
+    def _check_fits(self) -> Self:
+        if self.header and (missing := [name for name in self.column_names if name not in self.header]):
+            raise field_error(
+                f"the column '{missing[0]}' is not in 'header'",
+                "list every column of the file in 'header', in order",
+            )
         if len(set(self.header)) < len(self.header):
-            raise fault("'header' has a name twice", "give each column a name of its own")
-        if not self.names:
-            raise fault("the table says nothing", "name at least one column")
+            raise field_error("'header' contains a name twice", "rename one of the columns")
+        if not self.column_names:
+            raise field_error("no column is mapped", "add 'columns' or [tables.code_rows]")
         return self
 
 
-class TableMapping(Part):
-    """A whole mapping, complete and checked."""
+class MappingDocument(Section):
+    """Mapping document."""
 
-    files: FilesPart = FilesPart()
+    files: FilesSection = FilesSection()
     systems: dict[Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,30}$")], str] = Field(
         default_factory=dict
     )
     units: dict[str, Unit] = Field(default_factory=dict)
-    tables: tuple[TablePart, ...] = Field(min_length=1)
+    tables: tuple[TableSection, ...] = Field(min_length=1)
 
     @model_validator(mode="after")
-    def _fits(self) -> Self:
+    def _check_fits(self) -> Self:
         if any(table.subject is None for table in self.tables) and len(self.tables) > 1:
-            raise fault(
-                "a table does not say whom its rows are about", "write subject = 'patient_id' in each"
+            raise field_error(
+                "'subject' is missing in one of several tables", "add subject = 'patient_id' to each"
             )
-        known = {**SHORT, **self.systems}
+        known = {**SHORT_NAMES, **self.systems}
         for table in self.tables:
-            meant = [*table.columns.values(), *(table.rows.codes.values() if table.rows else ())]
-            told = [
-                (m.code, *(v for v in m.values.values() if isinstance(v, str) and "|" in v)) for m in meant
+            columns = [*table.columns.values(), *(table.code_rows.codes.values() if table.code_rows else ())]
+            texts = [
+                text
+                for column in columns
+                for text in (column.code, *column.values.values())
+                if isinstance(text, str) and "|" in text
             ]
-            named = [each.split("|")[0] for texts in told for text in texts for each in text.split()]
-            named += [table.rows.system] if table.rows and table.rows.system else []
-            if lost := [name for name in named if name not in known and ":" not in name]:
-                raise fault(
-                    f"'{lost[0]}' is no code system",
-                    f"use {', '.join(SHORT)}, an address, or say what it stands for under [systems]",
+            names = [code.split("|")[0] for text in texts for code in text.split()]
+            names += [table.code_rows.system] if table.code_rows and table.code_rows.system else []
+            if unknown := [name for name in names if name not in known and ":" not in name]:
+                raise field_error(
+                    f"'{unknown[0]}' is not a known code system",
+                    f"use {', '.join(SHORT_NAMES)} or a URL, or define it under [systems]",
                 )
         return self
 
-    def system(self, name: str) -> str:
-        """The address of a code system by its short name; an address stands for itself."""
-        return self.systems.get(name) or SHORT.get(name, name)
+    def system_url(self, name: str) -> str:
+        """Return the URL of a code system by its short name in the mapping; a URL is returned unchanged."""
+        return self.systems.get(name) or SHORT_NAMES.get(name, name)
 
-    def codings(self, text: str) -> tuple[tuple[str, str], ...]:
-        """Codes as they are written in the mapping: the address of the system, and the code."""
-        pairs = (each.split("|") for each in text.split())
-        return tuple((self.system(system), code) for system, code in pairs)
+    def parse_codings(self, text: str) -> tuple[tuple[str, str], ...]:
+        """Return system URL and code of each code in a mapping's text like ``loinc|8480-6 snomed|271649006``."""
+        pairs = (code.split("|") for code in text.split())
+        return tuple((self.system_url(system), code) for system, code in pairs)
 
 
-def load_mapping(file: Path) -> TableMapping:
-    """Read and check a mapping.
+def load_mapping(file: Path) -> MappingDocument:
+    """Read and validate the mapping document of a site's tables.
 
     Raises:
-        MappingError: With every problem that was found, each with its line and its remedy.
+        MappingError: With every problem, its line and its remedy.
     """
-    return mapping_from_toml(text_of(read_document(file, MappingError), str(file), MappingError), str(file))
+    return mapping_from_toml(
+        decode_text(read_document(file, MappingError), str(file), MappingError), str(file)
+    )
 
 
-def mapping_from_toml(text: str, file: str = "mapping.toml") -> TableMapping:
-    """Check the text of a mapping."""
-    return checked_toml(text, file, TableMapping, _GUIDE, MappingError)
+def mapping_from_toml(text: str, file: str = "mapping.toml") -> MappingDocument:
+    """Validate the text of a mapping document of tables."""
+    return validate_toml(text, file, MappingDocument, _HELP, MappingError)
 
 
-def fits(table: TablePart, path: Path) -> bool:
-    """Whether a table of the mapping speaks of a file."""
+def matches_file(table: TableSection, path: Path) -> bool:
+    """Return whether a table section of the mapping document applies to a file."""
     return PurePath(path.name).match(table.file)
 
 
@@ -250,83 +272,97 @@ Codings = tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Person:
-    """What the tables say of who somebody is."""
+class Demographics:
+    """Sex, birth and death of a subject."""
 
     sex: str | None = None
-    born: str | None = None
-    died: str | None = None
+    birth_date: str | None = None
+    death_date: str | None = None
 
-    def with_more(self, other: Person) -> Person | None:
-        """Both together; nothing if they contradict each other."""
-        pairs = ((self.sex, other.sex), (self.born, other.born), (self.died, other.died))
-        if any(one and two and one != two for one, two in pairs):
+    def merge(self, other: Demographics) -> Demographics | None:
+        """Return the union of two mapped demographics; None if they contradict each other."""
+        pairs = (
+            (self.sex, other.sex),
+            (self.birth_date, other.birth_date),
+            (self.death_date, other.death_date),
+        )
+        if any(first and second and first != second for first, second in pairs):
             return None
-        return Person(*(one or two for one, two in pairs))
+        return Demographics(*(first or second for first, second in pairs))
 
 
 @dataclass(frozen=True, slots=True)
-class Compiled:
-    """What a column or a word means, ready to be asked row by row."""
+class CompiledMapping:
+    """Compiled mapping of a column or a local code."""
 
     type: str
     codings: Codings
     unit: str | None = None
     values: dict[str, Any] | None = None
     missing: frozenset[str] = frozenset()
-    when: str | None = None
-    integer: bool = False
+    date_column: str | None = None
+    is_integer: bool = False
 
-    def happens(self, text: str) -> bool:
-        """Whether a cell says that there is something; of an observation it always does."""
+    def is_present(self, text: str) -> bool:
+        """Return whether a cell states by its mapping that the event occurred; always true for an observation."""
         if self.type == "observation":
             return True
         if self.values:
-            return bool(self._word(text))
-        if text.lower() in YES or text.lower() in NO:
-            return text.lower() in YES
-        word = plain(text)
-        if word not in ("0", "1"):
-            raise CellError("this says neither yes nor no", "write values = { 'pos' = true, 'neg' = false }")
-        return word == "1"
+            return bool(self._lookup(text))
+        if text.lower() in TRUE_VALUES or text.lower() in FALSE_VALUES:
+            return text.lower() in TRUE_VALUES
+        normalised = normalise_text(text)
+        if normalised not in ("0", "1"):
+            raise CellError(
+                "the cell is not boolean", "add values = { 'pos' = true, 'neg' = false } to the mapping"
+            )
+        return normalised == "1"
 
-    def value(self, text: str) -> Json:
-        """The value of an observation whose words are listed."""
-        found = self._word(text)
-        return {"valueBoolean": found} if isinstance(found, bool) else {
-            key: dict(each) for key, each in found.items()
-        }  # fmt: skip
+    def observation_value(self, text: str) -> Json:
+        """Return the FHIR value that the mapping's ``values`` list for a text."""
+        value = self._lookup(text)
+        if isinstance(value, bool):
+            return {"valueBoolean": value}
+        return {key: dict(element) for key, element in value.items()}
 
-    def _word(self, text: str) -> Any:
+    def _lookup(self, text: str) -> Any:
         assert self.values is not None
-        found = self.values.get(plain(text))
-        if found is None:
-            raise CellError("the mapping does not say what this means", "name it under 'values' or 'missing'")
-        return found
+        value = self.values.get(normalise_text(text))
+        if value is None:
+            raise CellError("the text is not in the mapping", "add it to 'values' or 'missing'")
+        return value
 
 
-def compiled(mapping: TableMapping, each: Meaning) -> Compiled:
-    """What the mapping says of a column or a word, made ready."""
-    values = {plain(word): _meant(mapping, each, told) for word, told in each.values.items()}
-    missing = frozenset(plain(word.lower()) for word in each.missing)
-    integer = each.number == "integer"
-    codings = mapping.codings(each.code)
-    return Compiled(each.type or "observation", codings, each.unit, values, missing, each.when, integer)
+def compile_mapping(mapping: MappingDocument, column: ColumnMapping) -> CompiledMapping:
+    """Compile the mapping of a table column or a local code."""
+    values = {
+        normalise_text(text): _compile_value(mapping, column, value) for text, value in column.values.items()
+    }
+    missing = frozenset(normalise_text(text.lower()) for text in column.missing)
+    return CompiledMapping(
+        column.type or "observation",
+        mapping.parse_codings(column.code),
+        column.unit,
+        values,
+        missing,
+        column.date_column,
+        column.number == "integer",
+    )
 
 
-def _meant(mapping: TableMapping, each: Meaning, told: object) -> Any:
-    """What a word of the mapping stands for: yes or no, a code, or a number such as '>120'."""
-    if isinstance(told, bool):
-        return told
-    text = str(told)
+def _compile_value(mapping: MappingDocument, column: ColumnMapping, value: object) -> Any:
+    """Return the FHIR value of a mapping's entry of ``values``: a boolean, a code, or a number such as '>120'."""
+    if isinstance(value, bool):
+        return value
+    text = str(value)
     if "|" in text:
-        return {"valueCodeableConcept": concept(mapping.codings(text))}
+        return {"valueCodeableConcept": build_concept(mapping.parse_codings(text))}
     try:
-        sign, found = number(text, ".")
+        comparator, number = parse_number(text, ".")
     except CellError:
         raise SettingsError(
             f"'{text}' is neither a code nor a number",
             where="values of the mapping",
             remedy="write 'snomed|449868002', '>120', true or false",
         ) from None
-    return {"valueQuantity": quantity(found, each.unit, sign)}
+    return {"valueQuantity": build_quantity(number, column.unit, comparator)}

@@ -1,4 +1,4 @@
-"""A first mapping of tables, guessed from the names of columns and from what stands in them; every guess is told."""
+"""Proposal of a mapping from column names, formats and value ranges, with the reason of every guess."""
 
 from __future__ import annotations
 
@@ -8,12 +8,26 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from abaton.errors import SettingsError
 from abaton.site.sources.tabular import data_dictionary
-from abaton.site.sources.tabular.cell_parser import NO, SEXES, YES, CellError, plain, unit_of
-from abaton.site.sources.tabular.column_profile import Sample, Seen, sample
-from abaton.site.sources.tabular.data_dictionary import THINGS, Form, Names, Thing, words
+from abaton.site.sources.tabular.cell_parser import (
+    FALSE_VALUES,
+    SEX_SPELLINGS,
+    TRUE_VALUES,
+    CellError,
+    normalise_text,
+    to_ucum,
+)
+from abaton.site.sources.tabular.column_profile import ColumnProfile, FileProfile, profile_file
+from abaton.site.sources.tabular.data_dictionary import (
+    DICTIONARY,
+    DictionaryEntry,
+    DictionaryUnit,
+    Names,
+    name_tokens,
+)
 from abaton.site.sources.tabular.mapping import mapping_from_toml
-from abaton.site.sources.tabular.table_reader import tables_in
+from abaton.site.sources.tabular.table_reader import find_tables
 
 _UNIT = re.compile(r"[(\[]([^()]+)[)\]]\s*$")
 _TYPES = (
@@ -27,252 +41,264 @@ _BY_SYSTEM = {"icd10": "condition", "atc": "medication", "loinc": "observation",
 
 
 @dataclass(frozen=True, slots=True)
-class Guess:
-    """One guess: of which file and column, what it was taken for, and why; or that nothing was."""
+class MappingGuess:
+    """Meaning that was guessed for a column, or ``omitted``, with the reason."""
 
     file: str
     column: str
-    means: str
-    why: str
+    meaning: str
+    reason: str
 
 
 @dataclass
-class Proposal:
-    """A mapping that was guessed: its text, which passes the check, and every guess in it."""
+class MappingProposal:
+    """Text of a proposed mapping, which is valid, and every guess in it."""
 
     text: str = ""
-    guesses: list[Guess] = field(default_factory=list)
+    guesses: list[MappingGuess] = field(default_factory=list)
 
 
-def propose(
-    paths: Iterable[Path], things: Iterable[Thing] = (), asked: frozenset[str] = frozenset()
-) -> Proposal:
-    """Guess a mapping of the tables in some files and folders.
+def suggest_mapping(
+    paths: Iterable[Path], entries: Iterable[DictionaryEntry] = (), codes: frozenset[str] = frozenset()
+) -> MappingProposal:
+    """Suggest a mapping document for tables from column names, formats and value ranges.
 
     Args:
-        paths: The files and folders.
-        things: What else columns may hold, such as a study's inputs; the usual ones are known.
-        asked: The codes that a study names: what is usual and asked for goes before the study's own names, because
-            its unit is told by the numbers.
-    """
-    made = Proposal()
-    usual = [(thing, "a usual name") for thing in THINGS]
-    first = [(thing, why) for thing, why in usual if any(form.code in asked for form in thing.forms)]
-    candidates = [*first, *((thing, "the study") for thing in things), *usual]
-    samples = [sample(path) for path in tables_in(list(paths))]
-    parts = [_Table(each, candidates, made.guesses).text() for each in samples]
-    kept = [part for part in parts if part]
-    if not kept:
-        from abaton.errors import SettingsError
+        paths: Files and folders of tables.
+        entries: Further variables that columns may contain, such as the inputs of a study.
+        codes: Codes of a study. Dictionary entries with these codes come before `entries`, because they identify the
+            unit by the range of the values.
 
+    Raises:
+        SettingsError: No table was recognised.
+    """
+    proposal = MappingProposal()
+    common = [(entry, "common name") for entry in DICTIONARY]
+    preferred = [
+        (entry, source) for entry, source in common if any(unit.code in codes for unit in entry.units)
+    ]
+    candidates = [*preferred, *((entry, "study input") for entry in entries), *common]
+    profiles = [profile_file(path) for path in find_tables(list(paths))]
+    texts = [_TableSuggestion(profile, candidates, proposal.guesses).text() for profile in profiles]
+    tables = [text for text in texts if text]
+    if not tables:
         raise SettingsError(
-            "no column was understood",
-            where=", ".join(each.file for each in samples[:3]),
-            remedy="name a column 'patient' and others as in docs/sources.md, or write the mapping by hand",
+            "no column was recognised",
+            where=", ".join(profile.file for profile in profiles[:3]),
+            remedy="name the subject column 'patient' and others as in docs/sources.md, or write the mapping by hand",
         )
-    made.text = "\n".join(
+    proposal.text = "\n".join(
         [
-            "# Guessed: read every line, and correct it. docs/sources.md explains the keys.",
-            *_files(samples),
+            "# Proposed mapping: verify every line. docs/sources.md explains the keys.",
+            *_files_section(profiles),
             "",
-            *kept,
+            *tables,
         ]
     )
-    mapping_from_toml(made.text)
-    return made
+    mapping_from_toml(proposal.text)
+    return proposal
 
 
-def _files(samples: Sequence[Sample]) -> list[str]:
-    """How the files are written, as far as they agree."""
+def _files_section(profiles: Sequence[FileProfile]) -> list[str]:
+    """Return the lines of ``[files]`` in a suggested mapping, on which all files agree."""
     lines = ["[files]"]
-    signs, codes = {each.delimiter for each in samples}, {each.encoding for each in samples}
-    decimals = {seen.decimal for each in samples for seen in each.columns if seen.decimal and not seen.system}
-    if len(signs) == 1:
-        lines.append(f"delimiter = {json.dumps(signs.pop())}")
-    if codes == {"cp1252"}:
+    delimiters, encodings = {file.delimiter for file in profiles}, {file.encoding for file in profiles}
+    columns = [column for file in profiles for column in file.columns]
+    decimals = {column.decimal for column in columns if column.decimal and not column.code_system}
+    if len(delimiters) == 1:
+        lines.append(f"delimiter = {json.dumps(delimiters.pop())}")
+    if encodings == {"cp1252"}:
         lines.append('encoding = "cp1252"')
     if decimals - {"."}:
         lines.append('decimal = ","')
-    forms = [form for each in samples for seen in each.columns for form in seen.dates]
-    if set(forms) - {"iso"}:
-        listed = [
-            form for each in dict.fromkeys(forms) for form in (("%Y-%m-%d",) if each == "iso" else (each,))
-        ]
+    formats = [text for column in columns for text in column.date_formats]
+    if set(formats) - {"iso"}:
+        listed = ["%Y-%m-%d" if text == "iso" else text for text in dict.fromkeys(formats)]
         lines.append(f"dates = {json.dumps(listed)}")
-    if any("%H" in form for form in forms) or "iso" in forms:
-        lines.append('timezone = "Z"                  # of times of day; write yours, such as "+02:00"')
+    if any("%H" in text for text in formats) or "iso" in formats:
+        lines.append('timezone = "Z"                  # time zone of the tables, such as "+02:00"')
     return lines
 
 
-class _Table:
-    """Guesses what one table is."""
+class _TableSuggestion:
+    """Proposal for one table."""
 
-    def __init__(self, seen: Sample, things: Sequence[tuple[Thing, str]], guesses: list[Guess]) -> None:
-        self._things, self._guesses = things, guesses
+    def __init__(
+        self,
+        profile: FileProfile,
+        candidates: Sequence[tuple[DictionaryEntry, str]],
+        guesses: list[MappingGuess],
+    ) -> None:
+        self._candidates, self._guesses = candidates, guesses
         self._used: set[str] = set()
-        names = [each.name for each in seen.columns]
-        alone = tuple(each for each in seen.columns if each.name and names.count(each.name) == 1)
-        self._seen = replace(seen, columns=alone)
+        names = [column.name for column in profile.columns]
+        unique = tuple(column for column in profile.columns if column.name and names.count(column.name) == 1)
+        self._profile = replace(profile, columns=unique)
         for name in dict.fromkeys(name for name in names if name and names.count(name) > 1):
-            self._note(name, "left out", "two columns are called so: give each a name of its own")
+            self._add_guess(name, "omitted", "two columns have this name; rename one of them")
 
     def text(self) -> str:
-        """The table's part of the mapping; empty if nothing of it was understood."""
-        subject = self._take(data_dictionary.SUBJECT, "whom a row is about")
-        lines = ["[[tables]]", f"file = {json.dumps(self._seen.file)}"]
+        """Return the table's section of the suggested mapping; empty if no column was recognised."""
+        subject = self._claim(data_dictionary.SUBJECT, "subject of a row")
+        lines = ["[[tables]]", f"file = {json.dumps(self._profile.file)}"]
         if subject is None:
-            self._note(
-                "", "left out", "no column says whom a row is about; write subject = '…' and map it by hand"
+            self._add_guess(
+                "", "omitted", "no subject column was recognised; set subject = '…' and map it by hand"
             )
             return ""
         lines.append(f"subject = {json.dumps(subject)}")
-        lines += self._person()
-        end = self._take(data_dictionary.END, "when it ended", dates=True)
-        recorded = self._take(data_dictionary.RECORDED, "when it was written down", dates=True)
-        when = self._when()
-        if when:
-            lines.append(f"when = {json.dumps(when)}")
-        lines += self._long(end, recorded) or self._wide()
-        for each in self._seen.columns:
-            if each.name not in self._used:
-                self._note(each.name, "left out", "neither its name nor what stands in it is known")
+        lines += self._demographics()
+        end = self._claim(data_dictionary.END, "end date", dates=True)
+        recorded = self._claim(data_dictionary.RECORDED, "recording date", dates=True)
+        date_column = self._date_column()
+        if date_column:
+            lines.append(f"date_column = {json.dumps(date_column)}")
+        lines += self._code_rows(end, recorded) or self._columns()
+        for column in self._profile.columns:
+            if column.name not in self._used:
+                self._add_guess(column.name, "omitted", "neither its name nor its values are known")
         return "\n".join([*lines, ""]) if len(lines) > 3 else ""
 
-    def _person(self) -> list[str]:
+    def _demographics(self) -> list[str]:
         lines = []
-        sex = self._seen.named(data_dictionary.SEX)
-        if (
-            sex
-            and all(word.lower() in SEXES for word in self._seen.column(sex).words)
-            and self._seen.column(sex).words
-        ):
-            self._use(sex, "sex", "its name, and its words are sexes")
+        sex = self._profile.find_column(data_dictionary.SEX)
+        categories = self._profile.column(sex).categories if sex else ()
+        if sex and categories and all(category.lower() in SEX_SPELLINGS for category in categories):
+            self._use(sex, "sex", "its name and its values")
             lines.append(f"sex = {json.dumps(sex)}")
         elif sex:
-            self._use(
-                sex, "left out", "a sex by number or letter: write sex and sexes = { '1' = 'male' } yourself"
-            )
-        for key, names, told in (
-            ("born", data_dictionary.BORN, "when somebody was born"),
-            ("died", data_dictionary.DIED, "when they died"),
+            self._use(sex, "omitted", "its values are not sexes; set sex and sex_values = { '1' = 'male' }")
+        for key, names, meaning in (
+            ("birth_date", data_dictionary.BIRTH_DATE, "date of birth"),
+            ("death_date", data_dictionary.DEATH_DATE, "date of death"),
         ):
-            if column := self._take(names, told, dates=True):
+            if column := self._claim(names, meaning, dates=True):
                 lines.append(f"{key} = {json.dumps(column)}")
         return lines
 
-    def _when(self) -> str | None:
-        dated = [each for each in self._seen.columns if each.dates and each.name not in self._used]
+    def _date_column(self) -> str | None:
+        dated = [
+            column
+            for column in self._profile.columns
+            if column.date_formats and column.name not in self._used
+        ]
         if not dated:
             return None
-        unsure = "; day and month may be the other way round" if dated[0].unsure else ""
-        self._use(dated[0].name, "when it was", f"the first column of dates{unsure}")
+        doubt = "; day and month may be exchanged" if dated[0].is_ambiguous else ""
+        self._use(dated[0].name, "date", f"the first column of dates{doubt}")
         return dated[0].name
 
-    def _long(self, end: str | None, recorded: str | None) -> list[str]:
-        code = next(
-            (e for e in self._seen.columns if e.system and words(e.name) in data_dictionary.CODE), None
-        )
-        code = code or next(
-            (
-                e
-                for e in self._seen.columns
-                if words(e.name) in data_dictionary.CODE and e.name not in self._used
-            ),
-            None,
-        )
-        system = self._seen.named(data_dictionary.SYSTEM)
-        if code is None or not (code.system or system):
+    def _code_rows(self, end: str | None, recorded: str | None) -> list[str]:
+        named = [
+            column for column in self._profile.columns if name_tokens(column.name) in data_dictionary.CODE
+        ]
+        code = next((column for column in named if column.code_system), None)
+        code = code or next((column for column in named if column.name not in self._used), None)
+        system = self._profile.find_column(data_dictionary.SYSTEM)
+        if code is None or not (code.code_system or system):
             return []
-        value, unit = self._seen.named(data_dictionary.VALUE), self._seen.named(data_dictionary.UNIT)
-        kind = self._kind(code.system, value)
+        value = self._profile.find_column(data_dictionary.VALUE)
+        unit = self._profile.find_column(data_dictionary.UNIT)
+        event_type = self._event_type(code.code_system, value)
         self._use(
             code.name,
-            f"codes; each row is one {kind}",
-            f"its name, and codes of {code.system or 'the named system'}",
+            f"codes; each row is one {event_type}",
+            f"its name, and codes of {code.code_system or 'the system column'}",
         )
-        lines = ["[tables.rows]", f"type = {json.dumps(kind)}", f"code = {json.dumps(code.name)}"]
+        lines = [
+            "[tables.code_rows]",
+            f"type = {json.dumps(event_type)}",
+            f"code = {json.dumps(code.name)}",
+        ]
         if system:
-            self._use(system, "the code system", "its name")
+            self._use(system, "code system", "its name")
             lines.append(f"system_column = {json.dumps(system)}")
         else:
-            lines.append(f"system = {json.dumps(code.system)}")
+            lines.append(f"system = {json.dumps(code.code_system)}")
         for key, column in (("value", value), ("unit", unit)):
-            if column and kind == "observation":
-                self._use(column, f"the {key}", "its name")
+            if column and event_type == "observation":
+                self._use(column, key, "its name")
                 lines.append(f"{key} = {json.dumps(column)}")
-        for key, column in (("end", end), ("recorded", recorded if kind == "condition" else None)):
+        for key, column in (("end", end), ("recorded", recorded if event_type == "condition" else None)):
             if column:
                 lines.append(f"{key} = {json.dumps(column)}")
         return lines
 
-    def _kind(self, system: str, value: str | None) -> str:
+    def _event_type(self, code_system: str, value: str | None) -> str:
         if value:
             return "observation"
-        said = words(self._seen.file) | {word for each in self._seen.columns for word in words(each.name)}
-        found = next((kind for kind, names in _TYPES if names & said), None)
-        return found or _BY_SYSTEM.get(system, "condition").replace("observation", "condition")
+        tokens = name_tokens(self._profile.file)
+        tokens |= {token for column in self._profile.columns for token in name_tokens(column.name)}
+        match = next((event_type for event_type, names in _TYPES if names & tokens), None)
+        return match or _BY_SYSTEM.get(code_system, "condition").replace("observation", "condition")
 
-    def _wide(self) -> list[str]:
+    def _columns(self) -> list[str]:
         lines = [
-            f"{json.dumps(each.name)} = {{ {told} }}"
-            for each in self._seen.columns
-            if each.name not in self._used and (told := self._meaning(each))
+            f"{json.dumps(column.name)} = {{ {mapping} }}"
+            for column in self._profile.columns
+            if column.name not in self._used and (mapping := self._column_mapping(column))
         ]
         return ["[tables.columns]", *lines] if lines else []
 
-    def _meaning(self, seen: Seen) -> str:
-        bare = _UNIT.sub("", seen.name)
-        for thing, source in self._things:
-            if not (thing.called(seen.name) or thing.called(bare)):
+    def _column_mapping(self, column: ColumnProfile) -> str:
+        name_without_unit = _UNIT.sub("", column.name)
+        for entry, source in self._candidates:
+            if not (entry.matches(column.name) or entry.matches(name_without_unit)):
                 continue
-            if thing.type == "condition":
-                if seen.words and all(plain(word).lower() in YES | NO for word in seen.words):
-                    self._use(seen.name, f"condition {thing.forms[0].code}", f"{source}; yes or no")
-                    return f'code = "{thing.forms[0].code}", type = "condition"'
-            elif thing.values:
-                if seen.words and all(word.lower() in thing.values for word in seen.words):
-                    told = ", ".join(
-                        f"{json.dumps(w)} = {json.dumps(thing.values[w.lower()])}" for w in seen.words
+            code = entry.units[0].code
+            if entry.type == "condition":
+                if column.categories and all(
+                    normalise_text(text).lower() in TRUE_VALUES | FALSE_VALUES for text in column.categories
+                ):
+                    self._use(column.name, f"condition {code}", f"{source}; boolean values")
+                    return f'code = "{code}", type = "condition"'
+            elif entry.values:
+                if column.categories and all(text.lower() in entry.values for text in column.categories):
+                    values = ", ".join(
+                        f"{json.dumps(text)} = {json.dumps(entry.values[text.lower()])}"
+                        for text in column.categories
                     )
                     self._use(
-                        seen.name,
-                        f"observation {thing.forms[0].code} in words",
-                        f"{source}; all words are known",
+                        column.name, f"categorical observation {code}", f"{source}; all values are known"
                     )
-                    return f'code = "{thing.forms[0].code}", values = {{ {told} }}'
-            elif seen.decimal and (form := self._form(thing, seen)):
+                    return f'code = "{code}", values = {{ {values} }}'
+            elif column.decimal and (unit := self._find_unit(entry, column)):
                 self._use(
-                    seen.name,
-                    f"observation {form.code} in {form.unit or 'no unit'}",
-                    f"{source}; {self._why(seen)}",
+                    column.name,
+                    f"observation {unit.code} in {unit.unit or 'no unit'}",
+                    f"{source}; {self._unit_reason(column)}",
                 )
-                return f'code = "{form.code}"' + (f', unit = "{form.unit}"' if form.unit else "")
+                return f'code = "{unit.code}"' + (f', unit = "{unit.unit}"' if unit.unit else "")
         return ""
 
-    def _form(self, thing: Thing, seen: Seen) -> Form | None:
-        """The form whose unit stands in the column's name, or else whose usual numbers the column has."""
-        if match := _UNIT.search(seen.name):
+    def _find_unit(self, entry: DictionaryEntry, column: ColumnProfile) -> DictionaryUnit | None:
+        """Suggest the unit in the column's name, or the one whose plausible range contains the median."""
+        if match := _UNIT.search(column.name):
             try:
-                unit = unit_of(match[1].strip(), ())
+                unit = to_ucum(match[1].strip(), ())
             except CellError:
                 unit = ""
-            return next((form for form in thing.forms if form.unit == unit), None)
-        return next((form for form in thing.forms if form.low <= seen.middle <= form.high), None)
+            return next((item for item in entry.units if item.unit == unit), None)
+        return next(
+            (item for item in entry.units if item.min_median <= column.median <= item.max_median), None
+        )
 
     @staticmethod
-    def _why(seen: Seen) -> str:
-        return "the unit stands in its name" if _UNIT.search(seen.name) else "the unit was guessed: check it"
+    def _unit_reason(column: ColumnProfile) -> str:
+        return (
+            "unit from its name" if _UNIT.search(column.name) else "unit guessed from the median: verify it"
+        )
 
-    def _take(self, names: Names, means: str, *, dates: bool | None = None) -> str | None:
-        found = self._seen.named(names, dates=dates)
-        if found is None or found in self._used:
+    def _claim(self, names: Names, meaning: str, *, dates: bool | None = None) -> str | None:
+        column = self._profile.find_column(names, dates=dates)
+        if column is None or column in self._used:
             return None
-        self._use(found, means, "its name, and it holds dates" if dates else "its name")
-        return found
+        self._use(column, meaning, "its name and its dates" if dates else "its name")
+        return column
 
-    def _use(self, column: str, means: str, why: str) -> None:
+    def _use(self, column: str, meaning: str, reason: str) -> None:
         self._used.add(column)
-        self._note(column, means, why)
+        self._add_guess(column, meaning, reason)
 
-    def _note(self, column: str, means: str, why: str) -> None:
-        self._guesses.append(Guess(self._seen.file, column, means, why))
+    def _add_guess(self, column: str, meaning: str, reason: str) -> None:
+        self._guesses.append(MappingGuess(self._profile.file, column, meaning, reason))

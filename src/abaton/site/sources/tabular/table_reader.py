@@ -1,4 +1,4 @@
-"""Files of rows, as spreadsheets and databases export them: opened, cut into cells, with the line of each row."""
+"""Reader of delimited text files, with the line number of each row."""
 
 from __future__ import annotations
 
@@ -10,101 +10,99 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO, cast
 
-from abaton.errors import Refused, SettingsError
-from abaton.site.sources.tabular.mapping import FilesPart, TablePart
+from abaton.errors import RefusedError, SettingsError
+from abaton.site.sources.tabular.mapping import FilesSection, TableSection
 
-SIGNS = ",;\t|"
-_NAMES = {"\t": "a tabulator"}
-_ENDINGS = (".csv", ".tsv", ".txt", ".data", ".csv.gz", ".tsv.gz")
-_UTF16 = (b"\xff\xfe", b"\xfe\xff")
+DELIMITERS = ",;\t|"
+_DELIMITER_NAMES = {"\t": "tab"}
+_SUFFIXES = (".csv", ".tsv", ".txt", ".data", ".csv.gz", ".tsv.gz")
+_UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 
 
-def tables_in(paths: Iterable[Path]) -> list[Path]:
-    """The files of rows among files and folders, in the order of their names; what is not there is refused."""
-    found: list[Path] = []
+def find_tables(paths: Iterable[Path]) -> list[Path]:
+    """Return the tables to read among files and folders, sorted by name within a folder; refuse missing ones."""
+    files: list[Path] = []
     for path in paths:
         if path.is_dir():
-            found += sorted(
-                each for each in path.iterdir() if each.is_file() and each.name.lower().endswith(_ENDINGS)
+            files += sorted(
+                file for file in path.iterdir() if file.is_file() and file.name.lower().endswith(_SUFFIXES)
             )
         elif path.is_file():
-            found.append(path)
+            files.append(path)
         else:
-            raise SettingsError("a table is not there", where=str(path), remedy="correct records.paths")
-    if not found:
+            raise SettingsError("the file does not exist", where=str(path), remedy="correct records.paths")
+    if not files:
         raise SettingsError(
-            "no table is there",
+            "the folder contains no table",
             where=str(next(iter(paths), "")),
-            remedy="give files that end in .csv or .tsv",
+            remedy=f"use files that end in {', '.join(_SUFFIXES)}",
         )
-    return found
+    return files
 
 
-class TableFile:
-    """One file of rows.
+class TabularFile:
+    """Delimited text file.
 
     Args:
         path: The file.
-        how: How it is written.
-        table: What the mapping says of it; without one, the first line names the columns.
+        files: Format of the files.
+        table: Section of the mapping; None for a file whose first line has the column names.
     """
 
-    def __init__(self, path: Path, how: FilesPart, table: TablePart | None = None) -> None:
-        self.path, self._how, self._table = path, how, table
+    def __init__(self, path: Path, files: FilesSection, table: TableSection | None = None) -> None:
+        self.path, self._files, self._table = path, files, table
         self.name = path.name
-        with self._opened() as stream:
-            self.delimiter, self._skipped = self._sign(stream)
-        self.columns = self._columns()
+        with self._open() as stream:
+            self.delimiter, self._skipped_lines = self._detect_delimiter(stream)
+        self.columns = self._read_columns()
 
     def rows(self) -> Iterator[tuple[int, list[str]]]:
-        """Every row that is not empty, with the number of its line.
+        """Read the table: yield every row that is not empty, with its line number.
 
         Raises:
-            Refused: A row has more or fewer cells than there are columns, or cannot be read; with its line.
+            RefusedError: The number of cells differs from the number of columns, or a row is malformed.
         """
-        wide, begun = len(self.columns), self._table is not None and bool(self._table.header)
-        with self._opened() as stream:
-            for _ in range(self._skipped):
+        width, has_read_header = len(self.columns), self._table is not None and bool(self._table.header)
+        with self._open() as stream:
+            for _ in range(self._skipped_lines):
                 stream.readline()
             reader = csv.reader(stream, delimiter=self.delimiter, strict=True)
             try:
                 for cells in reader:
-                    if not begun:
-                        begun = True
+                    if not has_read_header:
+                        has_read_header = True
                         continue
                     # Spreadsheets write rows of empty cells below the last one.
                     if not any(cells) or not any(cell.strip() for cell in cells):
                         continue
-                    if len(cells) == wide:
-                        yield reader.line_num + self._skipped, cells
+                    if len(cells) == width:
+                        yield reader.line_num + self._skipped_lines, cells
                     else:
-                        raise self.refusal(
-                            reader.line_num + self._skipped,
-                            f"the row has {len(cells)} cells and the table {wide} columns",
-                            "put texts that hold the delimiter into quotation marks, or write the right 'delimiter'",
+                        raise self.row_error(
+                            reader.line_num + self._skipped_lines,
+                            f"the row has {len(cells)} cells but the table has {width} columns",
+                            "quote texts that contain the delimiter, or correct files.delimiter",
                         )
             except csv.Error:
-                line = reader.line_num + self._skipped
-                raise self.refusal(
-                    line, "a row cannot be read", "look for a quotation mark too many"
-                ) from None
+                line = reader.line_num + self._skipped_lines
+                raise self.row_error(line, "the row is malformed", "check the quotation marks") from None
             except UnicodeDecodeError:
-                raise self._not_text() from None
+                raise self._encoding_error() from None
             except (EOFError, zlib.error, gzip.BadGzipFile):
-                raise Refused(
-                    "the file is not complete gzip", where=self.name, remedy="copy it again"
+                raise RefusedError(
+                    "the gzip file is incomplete", where=self.name, remedy="copy it again"
                 ) from None
 
-    def refusal(self, line: int, what: str, remedy: str, column: str = "") -> Refused:
-        """Why a row cannot be read: its line and its column, never what stands there."""
-        place = f"{self.name} line {line}" + (f", column '{column}'" if column else "")
-        return Refused(what, where=place, remedy=remedy)
+    def row_error(self, line: int, what: str, remedy: str, column: str = "") -> RefusedError:
+        """Return the error for a row of the table read, with line and column but without its content."""
+        where = f"{self.name} line {line}" + (f", column '{column}'" if column else "")
+        return RefusedError(what, where=where, remedy=remedy)
 
-    def place(self, column: str) -> int:
-        """Where a column stands."""
+    def column_index(self, column: str) -> int:
+        """Return the index of a column in the table read."""
         return self.columns.index(column)
 
-    def _opened(self) -> IO[str]:
+    def _open(self) -> IO[str]:
         try:
             with self.path.open("rb") as raw:
                 start = raw.read(2)
@@ -114,82 +112,85 @@ class TableFile:
                 binary = self.path.open("rb")
         except OSError as error:
             raise SettingsError(
-                "a table cannot be read", where=str(self.path), remedy=error.strerror or "check the file"
+                f"the table cannot be read: {error.strerror or type(error).__name__}",
+                where=str(self.path),
+                remedy="check the file",
             ) from None
-        encoding = "utf-16" if start in _UTF16 else self._how.encoding
+        encoding = "utf-16" if start in _UTF16_MARKS else self._files.encoding
         if encoding.lower().replace("_", "-") in ("utf-8", "utf8"):
             encoding = "utf-8-sig"
         return io.TextIOWrapper(binary, encoding=encoding, newline="")
 
-    def _sign(self, stream: IO[str]) -> tuple[str, int]:
-        """What separates the cells, and how many lines before the first row say nothing else (Excel's ``sep=;``)."""
+    def _detect_delimiter(self, stream: IO[str]) -> tuple[str, int]:
+        """Return the delimiter of a delimited text file, and the lines before its header (Excel's ``sep=;``)."""
         try:
             first = stream.readline().rstrip("\r\n")
             if first.startswith("sep=") and len(first) == 5:
                 return first[4], 1
-            if self._how.delimiter is not None:
-                return self._how.delimiter, 0
-            return max(SIGNS, key=lambda sign: (_width(first, sign), -SIGNS.index(sign))), 0
+            if self._files.delimiter is not None:
+                return self._files.delimiter, 0
+            return max(
+                DELIMITERS,
+                key=lambda delimiter: (_cell_count(first, delimiter), -DELIMITERS.index(delimiter)),
+            ), 0
         except UnicodeDecodeError:
-            raise self._not_text() from None
+            raise self._encoding_error() from None
         except (EOFError, zlib.error, gzip.BadGzipFile):
-            raise Refused("the file is not complete gzip", where=self.name, remedy="copy it again") from None
+            raise RefusedError(
+                "the gzip file is incomplete", where=self.name, remedy="copy it again"
+            ) from None
 
-    def _not_text(self) -> Refused:
-        return Refused(
-            f"the file is not {self._how.encoding} text",
+    def _encoding_error(self) -> RefusedError:
+        return RefusedError(
+            f"the file is not {self._files.encoding} text",
             where=self.name,
-            remedy="write the right 'encoding' under [files], for example cp1252",
+            remedy="set encoding under [files], such as 'cp1252'",
         )
 
-    def _columns(self) -> list[str]:
+    def _read_columns(self) -> list[str]:
         if self._table is not None and self._table.header:
             return list(self._table.header)
-        with self._opened() as stream:
-            for _ in range(self._skipped):
+        with self._open() as stream:
+            for _ in range(self._skipped_lines):
                 stream.readline()
             try:
                 reader = csv.reader(stream, delimiter=self.delimiter)
-                found = [cell.strip() for cell in next(reader, [])]
+                columns = [cell.strip() for cell in next(reader, [])]
             except (csv.Error, UnicodeDecodeError):
-                raise self.refusal(
-                    1, "the names of the columns cannot be read", "look at the first line"
-                ) from None
-        for name in self._table.names if self._table is not None else ():
-            if found.count(name) > 1:
+                raise self.row_error(1, "the column names are malformed", "check the first line") from None
+        for name in self._table.column_names if self._table is not None else ():
+            if columns.count(name) > 1:
                 raise SettingsError(
-                    f"two columns are called '{name}'", where=self.name, remedy="give each a name of its own"
+                    f"two columns have the name '{name}'", where=self.name, remedy="rename one of them"
                 )
-            if name not in found:
-                raise self._lacks(name, found)
-        return found
+            if name not in columns:
+                raise self._missing_column_error(name, columns)
+        return columns
 
-    def _lacks(self, name: str, found: list[str]) -> SettingsError:
-        """What to say of a column that is not there: most often the cells are cut at the wrong sign."""
-        sign = _NAMES.get(self.delimiter, f"'{self.delimiter}'")
-        if not any(found):
+    def _missing_column_error(self, name: str, columns: list[str]) -> SettingsError:
+        """Return the error for a column missing in the table read; the usual cause is a wrong delimiter."""
+        delimiter = _DELIMITER_NAMES.get(self.delimiter, f"'{self.delimiter}'")
+        if not any(columns):
             return SettingsError("the file is empty", where=self.name, remedy="export it again, or remove it")
-        if len(found) < 2:
-            other = next((each for each in SIGNS if each != self.delimiter and each in "".join(found)), "")
-            remedy = (
-                f"write delimiter = {other!r} under [files]"
-                if other
-                else "write the right 'delimiter' under [files]"
+        if len(columns) < 2:
+            other = next(
+                (sign for sign in DELIMITERS if sign != self.delimiter and sign in "".join(columns)), ""
             )
+            remedy = f"set delimiter = {other!r} under [files]" if other else "set delimiter under [files]"
             return SettingsError(
-                f"cut at {sign} the file has only one column, and none called '{name}'",
+                f"the file has no column '{name}'; with the delimiter {delimiter} it has only one column",
                 where=self.name,
                 remedy=remedy,
             )
         return SettingsError(
             f"the file has no column '{name}'",
             where=self.name,
-            remedy="correct the mapping or the first line; a file without names needs 'header'",
+            remedy="correct the mapping or the first line; set header for a file without column names",
         )
 
 
-def _width(line: str, sign: str) -> int:
+def _cell_count(line: str, delimiter: str) -> int:
     try:
-        return len(next(csv.reader([line], delimiter=sign), []))
+        return len(next(csv.reader([line], delimiter=delimiter), []))
     except csv.Error:
         return 0

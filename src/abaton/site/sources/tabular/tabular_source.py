@@ -1,7 +1,4 @@
-"""From one row of a table to FHIR resources, as the mapping says; compiled once for each file.
-
-Tables as a source of records: rows become FHIR resources on the way in, and everything after that is the same.
-"""
+"""Tables as a source of FHIR records, converted by the mapping document."""
 
 from __future__ import annotations
 
@@ -10,319 +7,358 @@ from datetime import tzinfo
 from pathlib import Path
 
 from abaton.errors import SettingsError
-from abaton.fhir.partial_dates import zone_of
+from abaton.fhir.partial_dates import parse_time_zone
 from abaton.record_types import Record
-from abaton.site.sources.base import Faults
+from abaton.site.sources.base import SourceErrors
 from abaton.site.sources.fhir_builders import (
     Json,
-    condition,
-    encounter,
-    identity,
-    medicine,
-    observation,
-    patient,
-    procedure,
-    quantity,
+    build_condition,
+    build_encounter,
+    build_medication,
+    build_observation,
+    build_patient,
+    build_procedure,
+    build_quantity,
+    fhir_id,
 )
 from abaton.site.sources.tabular.cell_parser import (
-    MISSING,
-    SEXES,
+    MISSING_VALUES,
+    SEX_SPELLINGS,
     CellError,
-    birth,
-    moment,
-    number,
-    plain,
-    unit_of,
+    normalise_text,
+    parse_birth_date,
+    parse_date,
+    parse_number,
+    to_ucum,
 )
 from abaton.site.sources.tabular.mapping import (
     TYPES,
+    CodeRowsMapping,
     Codings,
-    Compiled,
-    Meaning,
-    Person,
-    RowsPart,
-    TableMapping,
-    TablePart,
-    compiled,
-    fits,
+    ColumnMapping,
+    CompiledMapping,
+    Demographics,
+    MappingDocument,
+    TableSection,
+    compile_mapping,
+    matches_file,
 )
-from abaton.site.sources.tabular.table_reader import TableFile, tables_in
+from abaton.site.sources.tabular.table_reader import TabularFile, find_tables
 
 Cells = list[str]
-UNNAMED = "a row has a code that the mapping does not name"
+UNKNOWN_CODE = "the code of a row is not in the mapping"
 
 
-class RowReader:
-    """Reads the rows of one file.
+class TabularRowMapper:
+    """Mapper of the rows of one file to FHIR resources.
 
     Args:
-        mapping: The whole mapping.
-        table: Its part about this file.
+        mapping: The mapping document.
+        table: Its section for this file.
         file: The file.
-        number: The file's number, which enters the ids of resources.
-        types: The resource types that are wanted.
-        faults: Where rows that mean nothing are counted.
+        file_number: Number of the file, part of the resource ids.
+        types: Required resource types.
+        errors: Counts of skipped rows.
     """
 
     def __init__(
         self,
-        mapping: TableMapping,
-        table: TablePart,
-        file: TableFile,
-        number: int,
+        mapping: MappingDocument,
+        table: TableSection,
+        file: TabularFile,
+        file_number: int,
         types: frozenset[str],
-        faults: Faults,
+        errors: SourceErrors,
     ) -> None:
-        self._mapping, self._table, self._file, self._faults = mapping, table, file, faults
-        self._number = number
-        self._own = frozenset(plain(text.lower()) for text in mapping.files.missing)
+        self._mapping, self._table, self._file, self._errors = mapping, table, file, errors
+        self._file_number = file_number
+        self._missing_values = frozenset(normalise_text(text.lower()) for text in mapping.files.missing)
         self._units = tuple(mapping.units.items())
-        zone = zone_of(mapping.files.timezone)
-        assert zone is not None  # the document was checked
+        zone = parse_time_zone(mapping.files.timezone)
+        assert zone is not None  # the mapping was validated
         self._zone: tzinfo = zone
-        self._sexes = {plain(text): sex for text, sex in table.sexes.items()}
-        wide = ((n, name, compiled(mapping, each)) for n, (name, each) in enumerate(table.columns.items()))
-        self._wide = [
-            (n, name, file.place(name), each) for n, name, each in wide if TYPES[each.type] in types
+        self._sex_values = {normalise_text(text): sex for text, sex in table.sex_values.items()}
+        compiled = (
+            (number, name, compile_mapping(mapping, column))
+            for number, (name, column) in enumerate(table.columns.items())
+        )
+        self._columns = [
+            (number, name, file.column_index(name), column)
+            for number, name, column in compiled
+            if TYPES[column.type] in types
         ]
-        self._long = table.rows if table.rows and TYPES[table.rows.type] in types else None
-        self._codes = {plain(word): compiled(mapping, each) for word, each in self._words()}
-        self._places: dict[str, int] = {name: file.place(name) for name in table.names}
+        self._code_rows = (
+            table.code_rows if table.code_rows and TYPES[table.code_rows.type] in types else None
+        )
+        self._codes = {
+            normalise_text(code): compile_mapping(mapping, column) for code, column in self._local_codes()
+        }
+        self._indices: dict[str, int] = {name: file.column_index(name) for name in table.column_names}
 
     @property
     def has_events(self) -> bool:
-        """Whether anything of the file is wanted besides who people are."""
-        return bool(self._wide or self._long)
+        """Whether a file of the tabular source has required resources besides Patients."""
+        return bool(self._columns or self._code_rows)
 
-    def _words(self) -> Iterator[tuple[str, Meaning]]:
-        if self._long is not None:
-            for word, each in self._long.codes.items():
-                yield word, each.model_copy(update={"type": self._long.type})
+    def _local_codes(self) -> Iterator[tuple[str, ColumnMapping]]:
+        if self._code_rows is not None:
+            for code, column in self._code_rows.codes.items():
+                yield code, column.model_copy(update={"type": self._code_rows.type})
 
     def subject(self, line: int, row: int, cells: Cells) -> str:
-        """Whom a row is about; without a column for it, every row is somebody else."""
+        """Return the Patient id of a table row; without a subject column every row is a subject."""
         if self._table.subject is None:
-            return f"{self._number}-{row}" if self._number else str(row)
+            return f"{self._file_number}-{row}" if self._file_number else str(row)
         text = self._cell(cells, self._table.subject)
         if text is None:
-            raise self._file.refusal(
-                line, "a row is about nobody", "fill it in, or remove it", self._table.subject
+            raise self._file.row_error(
+                line, "the subject of the row is missing", "add it, or remove the row", self._table.subject
             )
-        return identity(text)
+        return fhir_id(text)
 
-    def person(self, line: int, cells: Cells) -> Person:
-        """Who somebody is, as far as the row says it."""
+    def demographics(self, line: int, cells: Cells) -> Demographics:
+        """Return sex, birth and death in a row of the tabular source."""
         table = self._table
-        return Person(
-            self._read(line, cells, table.sex, self._sex),
-            self._read(
-                line, cells, table.born, lambda text: birth(text, self._mapping.files.dates, self._zone)
+        return Demographics(
+            self._parse_cell(line, cells, table.sex, self._parse_sex),
+            self._parse_cell(
+                line,
+                cells,
+                table.birth_date,
+                lambda text: parse_birth_date(text, self._mapping.files.dates, self._zone),
             ),
-            self._read(line, cells, table.died, self._moment),
+            self._parse_cell(line, cells, table.death_date, self._parse_date),
         )
 
-    def events(self, line: int, who: str, cells: Cells) -> Iterator[Json]:
-        """The resources of a row, all but the person."""
-        for n, name, place, each in self._wide:
-            text = self._text(cells[place], each.missing)
+    def events(self, line: int, patient_id: str, cells: Cells) -> Iterator[Json]:
+        """Convert a row of the tabular source: yield its resources, except the Patient."""
+        for number, name, index, column in self._columns:
+            text = self._cell_text(cells[index], column.missing)
             if text is None:
                 continue
-            when = each.when or self._table.when
+            date_column: str | None = column.date_column or self._table.date_column
+            if date_column == name and column.type == "observation":
+                date_column = None
             try:
-                dated = when if when != name or each.type != "observation" else None
-                yes = True if dated == name else each.happens(text)
+                is_present = date_column == name or column.is_present(text)
             except CellError as error:
-                raise self._file.refusal(line, error.what, error.remedy, name) from None
-            if not yes:
+                raise self._file.row_error(line, error.what, error.remedy, name) from None
+            if not is_present:
                 continue
-            moment = self._read(line, cells, dated, self._moment)
-            value = self._told(line, name, each, text, None) if each.type == "observation" else {}
-            yield _made(each.type, self._name(line, n), who, each.codings, moment, None, None, value)
-        if self._long is not None:
-            yield from self._row(line, who, cells, self._long)
+            date = self._parse_cell(line, cells, date_column, self._parse_date)
+            is_observation = column.type == "observation"
+            value = self._observation_value(line, name, column, text, None) if is_observation else {}
+            resource_id = self._resource_id(line, number)
+            yield _build_resource(
+                column.type, resource_id, patient_id, column.codings, date, None, None, value
+            )
+        if self._code_rows is not None:
+            yield from self._code_row(line, patient_id, cells, self._code_rows)
 
-    def _row(self, line: int, who: str, cells: Cells, long: RowsPart) -> Iterator[Json]:
-        word = self._cell(cells, long.code)
-        if word is None:
-            raise self._file.refusal(line, "a row has no code", "fill it in, or remove the row", long.code)
-        each = self._codes.get(plain(word))
-        codings = each.codings if each is not None else self._coded(word, cells, long)
+    def _code_row(
+        self, line: int, patient_id: str, cells: Cells, code_rows: CodeRowsMapping
+    ) -> Iterator[Json]:
+        code = self._cell(cells, code_rows.code)
+        if code is None:
+            raise self._file.row_error(
+                line, "the code of the row is missing", "add it, or remove the row", code_rows.code
+            )
+        column = self._codes.get(normalise_text(code))
+        codings = column.codings if column is not None else self._row_codings(code, cells, code_rows)
         if not codings:
-            self._faults.note(UNNAMED, f"{self._file.name} line {line}")
+            self._errors.add(UNKNOWN_CODE, f"{self._file.name} line {line}")
             return
         value: Json = {}
-        if long.type == "observation":
-            assert long.value is not None
-            text = self._text(cells[self._places[long.value]], each.missing if each else frozenset())
+        if code_rows.type == "observation":
+            assert code_rows.value is not None
+            missing = column.missing if column else frozenset()
+            text = self._cell_text(cells[self._indices[code_rows.value]], missing)
             if text is None:
                 return
-            unit = self._cell(cells, long.unit) if long.unit else None
-            value = self._told(
-                line, long.value, each or Compiled("observation", codings), text, unit, long.unit
-            )
-        when = self._read(line, cells, self._table.when, self._moment)
-        end = self._read(line, cells, long.end, self._moment)
-        recorded = self._read(line, cells, long.recorded, self._moment)
-        yield _made(long.type, self._name(line, len(self._wide)), who, codings, when, end, recorded, value)
+            unit = self._cell(cells, code_rows.unit) if code_rows.unit else None
+            column = column or CompiledMapping("observation", codings)
+            value = self._observation_value(line, code_rows.value, column, text, unit, code_rows.unit)
+        date = self._parse_cell(line, cells, self._table.date_column, self._parse_date)
+        end = self._parse_cell(line, cells, code_rows.end, self._parse_date)
+        recorded = self._parse_cell(line, cells, code_rows.recorded, self._parse_date)
+        resource_id = self._resource_id(line, len(self._columns))
+        yield _build_resource(code_rows.type, resource_id, patient_id, codings, date, end, recorded, value)
 
-    def _coded(self, word: str, cells: Cells, long: RowsPart) -> Codings:
-        if long.system is not None:
-            return ((self._mapping.system(long.system), word),)
-        if long.system_column is None:
+    def _row_codings(self, code: str, cells: Cells, code_rows: CodeRowsMapping) -> Codings:
+        if code_rows.system is not None:
+            return ((self._mapping.system_url(code_rows.system), code),)
+        if code_rows.system_column is None:
             return ()
-        named = self._cell(cells, long.system_column) or ""
-        system = self._mapping.system(named.lower())
-        return ((named if ":" in named else system, word),) if ":" in named or ":" in system else ()
+        name = self._cell(cells, code_rows.system_column) or ""
+        url = self._mapping.system_url(name.lower())
+        return ((name if ":" in name else url, code),) if ":" in name or ":" in url else ()
 
-    def _told(
+    def _observation_value(
         self,
         line: int,
-        column: str,
-        each: Compiled,
+        column_name: str,
+        column: CompiledMapping,
         text: str,
         unit: str | None,
         unit_column: str | None = None,
     ) -> Json:
         try:
-            if each.values:
-                return each.value(text)
-            sign, found = number(text, self._mapping.files.decimal)
-            if each.integer:
-                if sign or found != int(found):
-                    raise CellError(
-                        "this is not a whole number", "correct it, or leave out number = 'integer'"
-                    )
-                return {"valueInteger": int(found)}
+            if column.values:
+                return column.observation_value(text)
+            comparator, value = parse_number(text, self._mapping.files.decimal)
+            if column.is_integer:
+                if comparator or value != int(value):
+                    raise CellError("the cell is not an integer", "correct it, or remove number = 'integer'")
+                return {"valueInteger": int(value)}
         except CellError as error:
-            raise self._file.refusal(line, error.what, error.remedy, column) from None
+            raise self._file.row_error(line, error.what, error.remedy, column_name) from None
         try:
-            meant = unit_of(unit, self._units) if unit is not None else each.unit
+            ucum_unit = to_ucum(unit, self._units) if unit is not None else column.unit
         except CellError as error:
-            raise self._file.refusal(line, error.what, error.remedy, unit_column or column) from None
-        return {"valueQuantity": quantity(found, meant, sign)}
+            raise self._file.row_error(line, error.what, error.remedy, unit_column or column_name) from None
+        return {"valueQuantity": build_quantity(value, ucum_unit, comparator)}
 
-    def _name(self, line: int, n: int) -> str:
-        return f"t{self._number}-{line}-{n}"
+    def _resource_id(self, line: int, column_number: int) -> str:
+        return f"t{self._file_number}-{line}-{column_number}"
 
-    def _text(self, cell: str, missing: frozenset[str]) -> str | None:
-        """What stands in a cell; nothing if that stands for nothing."""
+    def _cell_text(self, cell: str, missing: frozenset[str]) -> str | None:
+        """Return the text of a cell of the tabular source; None if it stands for a missing value."""
         text = cell.strip()
-        word = text.lower()
-        if word in MISSING or plain(word) in self._own or (missing and plain(word) in missing):
+        lower = text.lower()
+        if (
+            lower in MISSING_VALUES
+            or normalise_text(lower) in self._missing_values
+            or (missing and normalise_text(lower) in missing)
+        ):
             return None
         return text
 
     def _cell(self, cells: Cells, column: str) -> str | None:
-        return self._text(cells[self._places[column]], frozenset())
+        return self._cell_text(cells[self._indices[column]], frozenset())
 
-    def _read(self, line: int, cells: Cells, column: str | None, read: Callable[[str], str]) -> str | None:
+    def _parse_cell(
+        self, line: int, cells: Cells, column: str | None, parse: Callable[[str], str]
+    ) -> str | None:
         text = self._cell(cells, column) if column else None
         if text is None:
             return None
         try:
-            return read(text)
+            return parse(text)
         except CellError as error:
-            raise self._file.refusal(line, error.what, error.remedy, column or "") from None
+            raise self._file.row_error(line, error.what, error.remedy, column or "") from None
 
-    def _moment(self, text: str) -> str:
-        return moment(text, self._mapping.files.dates, self._zone)
+    def _parse_date(self, text: str) -> str:
+        return parse_date(text, self._mapping.files.dates, self._zone)
 
-    def _sex(self, text: str) -> str:
-        found = self._sexes.get(plain(text)) if self._sexes else SEXES.get(text.lower())
-        if found is None:
-            raise CellError("the mapping does not say which sex is meant", "write sexes = { '1' = 'male' }")
-        return found
+    def _parse_sex(self, text: str) -> str:
+        sex = (
+            self._sex_values.get(normalise_text(text))
+            if self._sex_values
+            else SEX_SPELLINGS.get(text.lower())
+        )
+        if sex is None:
+            raise CellError(
+                "the sex is not in the mapping", "add sex_values = { '1' = 'male' } to the mapping"
+            )
+        return sex
 
 
-def _made(
-    kind: str,
-    name: str,
-    who: str,
+def _build_resource(
+    event_type: str,
+    resource_id: str,
+    patient_id: str,
     codings: Codings,
-    when: str | None,
+    date: str | None,
     end: str | None,
     recorded: str | None,
     value: Json,
 ) -> Json:
-    if kind == "observation":
-        return observation(name, who, codings, when, value)
-    if kind == "condition":
-        return condition(name, who, codings, when, end, recorded)
-    if kind == "encounter":
-        return encounter(name, who, codings, when, end, "")
-    if kind == "procedure":
-        return procedure(name, who, codings, when, end)
-    return medicine(TYPES[kind], name, who, codings, when, end)
+    if event_type == "observation":
+        return build_observation(resource_id, patient_id, codings, date, value)
+    if event_type == "condition":
+        return build_condition(resource_id, patient_id, codings, date, end, recorded)
+    if event_type == "encounter":
+        return build_encounter(resource_id, patient_id, codings, date, end, "")
+    if event_type == "procedure":
+        return build_procedure(resource_id, patient_id, codings, date, end)
+    return build_medication(TYPES[event_type], resource_id, patient_id, codings, date, end)
 
 
-class TableSource:
-    """Records in files of rows, joined by subject.
+class TabularSource:
+    """Records in tables, joined by subject.
 
-    Who people are is read first and held, so memory grows by some hundred bytes for each person; what happened to
-    them is a stream.
+    Patients come first: memory holds a few hundred bytes for each subject. All other resources are a stream.
 
     Args:
-        paths: The files and folders.
-        mapping: What their columns mean.
-        types: The resource types that are wanted; nothing else is made.
+        paths: Files and folders.
+        mapping: Mapping document of the files.
+        types: Required resource types; other rows are not converted.
     """
 
-    by_subject = False
+    is_grouped = False
 
-    def __init__(self, paths: Iterable[Path], mapping: TableMapping, types: frozenset[str]) -> None:
+    def __init__(self, paths: Iterable[Path], mapping: MappingDocument, types: frozenset[str]) -> None:
         self._paths, self._mapping, self._types = tuple(paths), mapping, types
-        self.faults = Faults()
+        self.errors = SourceErrors()
 
     def records(self) -> Iterator[Record]:
-        """Everybody, and then what happened to them, in the order of the tables and their rows.
+        """Yield all Patients of the tabular source, then its other resources in the order of tables and rows.
 
         Raises:
-            SettingsError: A file or a column is not there.
-            Refused: A row cannot be read; with its line.
+            SettingsError: A file or a column is missing.
+            RefusedError: A row is invalid; with its line.
         """
-        readers = list(self._readers())
-        for who, person in self._people(readers).items():
-            yield Record(patient(who, person.sex, person.born, person.died))
-        for _, file, reader in readers:
-            if reader.has_events:
+        mappers = list(self._row_mappers())
+        for patient_id, demographics in self._read_demographics(mappers).items():
+            yield Record(
+                build_patient(patient_id, demographics.sex, demographics.birth_date, demographics.death_date)
+            )
+        for _, file, mapper in mappers:
+            if mapper.has_events:
                 for row, (line, cells) in enumerate(file.rows(), 1):
-                    who = reader.subject(line, row, cells)
-                    yield from map(Record, reader.events(line, who, cells))
+                    patient_id = mapper.subject(line, row, cells)
+                    yield from map(Record, mapper.events(line, patient_id, cells))
 
-    def _readers(self) -> Iterator[tuple[TablePart, TableFile, RowReader]]:
-        found, number = tables_in(self._paths), 0
-        for place, table in enumerate(self._mapping.tables):
-            mine = [path for path in found if fits(table, path)]
-            if not mine:
+    def _row_mappers(self) -> Iterator[tuple[TableSection, TabularFile, TabularRowMapper]]:
+        paths, file_number = find_tables(self._paths), 0
+        for index, table in enumerate(self._mapping.tables):
+            matches = [path for path in paths if matches_file(table, path)]
+            if not matches:
                 raise SettingsError(
-                    f"no file is called '{table.file}'",
-                    where=f"tables.{place} of the mapping",
-                    remedy="correct 'file' there, or records.paths",
+                    f"no file matches file = '{table.file}'",
+                    where=f"tables.{index} of the mapping",
+                    remedy="correct tables.file, or records.paths",
                 )
-            for path in mine:
-                file = TableFile(path, self._mapping.files, table)
-                yield table, file, RowReader(self._mapping, table, file, number, self._types, self.faults)
-                number += 1
+            for path in matches:
+                file = TabularFile(path, self._mapping.files, table)
+                yield (
+                    table,
+                    file,
+                    TabularRowMapper(self._mapping, table, file, file_number, self._types, self.errors),
+                )
+                file_number += 1
 
-    def _people(self, readers: list[tuple[TablePart, TableFile, RowReader]]) -> dict[str, Person]:
-        telling = any(table.tells_people for table, _, _ in readers)
-        people: dict[str, Person] = {}
-        for table, file, reader in readers:
-            if telling and not table.tells_people:
+    def _read_demographics(
+        self, mappers: list[tuple[TableSection, TabularFile, TabularRowMapper]]
+    ) -> dict[str, Demographics]:
+        has_demographics = any(table.has_demographics for table, _, _ in mappers)
+        subjects: dict[str, Demographics] = {}
+        for table, file, mapper in mappers:
+            if has_demographics and not table.has_demographics:
                 continue
             for row, (line, cells) in enumerate(file.rows(), 1):
-                who, told = reader.subject(line, row, cells), reader.person(line, cells)
-                known = people.get(who)
-                both = told if known is None else known.with_more(told)
-                if both is None:
-                    raise file.refusal(
+                patient_id, current = mapper.subject(line, row, cells), mapper.demographics(line, cells)
+                earlier = subjects.get(patient_id)
+                merged = current if earlier is None else earlier.merge(current)
+                if merged is None:
+                    raise file.row_error(
                         line,
-                        "two people have one id: sex, birth or death contradict an earlier row",
-                        "give each person an id of their own, or correct the row",
+                        "sex, birth or death of the subject contradicts an earlier row",
+                        "give each person a unique id, or correct the row",
                         table.subject or "",
                     )
-                people[who] = both
-        return people
+                subjects[patient_id] = merged
+        return subjects
 
     def close(self) -> None:
-        """Nothing was kept."""
+        """Do nothing: the tabular source creates no temporary files."""

@@ -1,4 +1,4 @@
-// What the build puts here from a package: ML-KEM-768 and SHA3-256, which browsers do not offer yet.
+// Bundled by the build: ML-KEM-768 and SHA3-256, which browsers lack.
 export const ml_kem768: {
   encapsulate(key: Uint8Array): { cipherText: Uint8Array; sharedSecret: Uint8Array };
 };
