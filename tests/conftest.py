@@ -54,7 +54,7 @@ if os.access(_MEMORY, os.W_OK | os.X_OK) and shutil.disk_usage(_MEMORY).free > _
 
 @pytest.fixture(scope="session", autouse=True)
 def _home_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Stores and databases that no test names lie in a folder of the tests, never in that of whoever runs them."""
+    """Put default stores and databases into a temporary folder."""
     os.environ["XDG_DATA_HOME"] = str(tmp_path_factory.mktemp("home"))
 
 
@@ -70,11 +70,11 @@ def shared() -> Path:
 def postgres() -> Iterator[str]:
     """The address of a real PostgreSQL server that lives as long as the tests, on a socket in a private folder."""
     binaries = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
-    found = shutil.which("initdb") or (str(binaries[-1]) if binaries else None)
-    if found is None:
+    initdb = shutil.which("initdb") or (str(binaries[-1]) if binaries else None)
+    if initdb is None:
         pytest.skip("no PostgreSQL server here: install Debian's 'postgresql'")
     pytest.importorskip("psycopg", reason="psycopg is missing: install abaton[postgres]")
-    folder, programs = Path(tempfile.mkdtemp(prefix="pg")), Path(found).parent
+    folder, programs = Path(tempfile.mkdtemp(prefix="pg")), Path(initdb).parent
     account: dict[str, Any] = {"cwd": folder, "capture_output": True, "check": True}
     if os.geteuid() == 0:  # the server refuses to run as root
         user = next((name for name in ("postgres", "nobody") if _has_account(name)), None)
@@ -145,6 +145,8 @@ def browser() -> Iterator[Any]:
     ):
         options.add_argument(word)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    made = webdriver.Chrome(options=options, service=webdriver.ChromeService(executable_path=driver))
-    yield made
-    made.quit()
+    driver_session = webdriver.Chrome(
+        options=options, service=webdriver.ChromeService(executable_path=driver)
+    )
+    yield driver_session
+    driver_session.quit()

@@ -1,1 +1,1 @@
-"""Programs for whoever maintains Abaton: the lock with its hashes, and the bill of materials."""
+"""Maintenance programs: the lock with its hashes, and the bill of materials."""

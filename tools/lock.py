@@ -1,9 +1,9 @@
-"""The hashes of everything that the lock names: make them, and check what is installed.
+"""File hashes of the locked packages: write them, and check the installed versions.
 
-``requirements.lock`` is used as constraints, and pip takes no hashes there together with an editable install. So the
-hashes stand in a second file, ``requirements.hashes``, which installs everything but torch with ``--require-hashes``:
-torch has builds of one version with different files (for processors and for graphics cards), so its version alone
-is pinned, and the build is the installer's choice. See docs/adr/0208-two-locks.md.
+``requirements.lock`` is used as constraints, and pip accepts no hashes there together with an editable install.
+The hashes are in a second file, ``requirements.hashes``, which installs everything but torch with
+``--require-hashes``: torch has several builds of one version (for processors and for graphics cards), so only
+its version is pinned. See docs/adr/0208-install-dependencies-in-ci-from-a-lock-file-with-hashes.md.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 LOCK, HASHES = ROOT / "requirements.lock", ROOT / "requirements.hashes"
 BY_VERSION = frozenset({"torch"})
-"""What is pinned by its version alone."""
+"""Packages pinned by version only."""
 SOME_PLATFORMS = {
     name: ' ; sys_platform == "linux" and platform_machine == "x86_64"' for name in ("atheris", "ray")
 }
-"""What has files for some platforms only."""
+"""Packages with files for some platforms only."""
 _PINNED = re.compile(r"^([A-Za-z0-9._-]+)==([^\s\\;]+)")
 
 
 def canonical(name: str) -> str:
-    """A package's name as everybody writes it.
+    """Return the normalised name of a package.
 
     >>> canonical("Py_Serializable")
     'py-serializable'
@@ -35,57 +35,66 @@ def canonical(name: str) -> str:
 
 
 def pinned(path: Path) -> dict[str, str]:
-    """The packages that a file pins, and their versions."""
+    """Return the packages that a file pins, with their versions."""
     lines = (_PINNED.match(line) for line in path.read_text().splitlines())
-    return {canonical(found[1]): found[2] for found in lines if found}
+    return {canonical(match[1]): match[2] for match in lines if match}
 
 
 def differences() -> list[str]:
-    """How the two files differ in what they pin."""
+    """Return the differences between the two files."""
     lock, hashes = pinned(LOCK), pinned(HASHES)
     wanted = {name: version for name, version in lock.items() if name not in BY_VERSION}
     names = sorted(wanted.items() ^ hashes.items())
-    return [f"{name}=={version} stands in one of the two files only" for name, version in names]
+    return [f"{name}=={version} is in one of the two files only" for name, version in names]
 
 
 def strays() -> list[str]:
-    """What is installed in another version than the lock names."""
+    """Return the packages that are installed in another version than the locked one."""
     lock = pinned(LOCK)
-    found = {canonical(each.metadata["Name"]): each.version for each in metadata.distributions()}
+    installed = {
+        canonical(distribution.metadata["Name"]): distribution.version
+        for distribution in metadata.distributions()
+    }
     return [
-        f"{name} is installed as {version}, the lock names {lock[name]}"
-        for name, version in sorted(found.items())
+        f"{name} is installed as {version}, but {lock[name]} is locked"
+        for name, version in sorted(installed.items())
         if name in lock and version.partition("+")[0] != lock[name]
     ]
 
 
 def make() -> None:
-    """Write the hashes anew; asks the package index for them."""
+    """Write the hashes from the package index."""
     wanted = [f"{name}=={version}" for name, version in pinned(LOCK).items() if name not in BY_VERSION]
     uv = Path(sys.executable).with_name("uv")
-    words = ["pip", "compile", "--quiet", "--no-deps", "--generate-hashes", "--no-header", "--no-annotate"]
-    done = subprocess.run(  # noqa: S603 - words of ours
-        [str(uv), *words, "--no-emit-index-url", "-"],
+    arguments = [
+        "pip",
+        "compile",
+        "--quiet",
+        "--no-deps",
+        "--generate-hashes",
+        "--no-header",
+        "--no-annotate",
+    ]
+    done = subprocess.run(  # noqa: S603 - fixed arguments
+        [str(uv), *arguments, "--no-emit-index-url", "-"],
         input="\n".join(wanted), capture_output=True, text=True, check=True,
     )  # fmt: skip
-    lines = [
-        "# Made by 'make lock' of requirements.lock: the files that each version may be. See tools/lock.py."
-    ]
+    lines = ["# Written by 'make lock' from requirements.lock: the files of each version. See tools/lock.py."]
     for line in done.stdout.splitlines():
-        found = _PINNED.match(line)
-        marker = SOME_PLATFORMS.get(canonical(found[1]), "") if found else ""
+        match = _PINNED.match(line)
+        marker = SOME_PLATFORMS.get(canonical(match[1]), "") if match else ""
         lines.append(line.replace(" \\", f"{marker} \\") if marker else line)
     HASHES.write_text("\n".join(lines) + "\n")
 
 
-def main(words: list[str]) -> int:
-    """``make`` writes the hashes; ``check`` says what does not fit, and fails if anything does not."""
-    if words == ["make"]:
+def main(arguments: list[str]) -> int:
+    """Write the hashes (``make``), or report differences and return 1 (``check``)."""
+    if arguments == ["make"]:
         make()
-    wrong = [*differences(), *strays()] if words == ["check"] else differences()
-    for each in wrong:
-        sys.stderr.write(f"{each}: run 'make lock', or install what the lock names\n")
-    return int(bool(wrong))
+    problems = [*differences(), *strays()] if arguments == ["check"] else differences()
+    for problem in problems:
+        sys.stderr.write(f"{problem}: run 'make lock', or install the locked version\n")
+    return int(bool(problems))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The bill of materials of Abaton (CycloneDX, JSON): itself, what it needs, and what its extras need.
+"""Bill of materials of Abaton (CycloneDX, JSON): the package, its dependencies and those of its extras.
 
 It follows from ``pyproject.toml``, ``requirements.lock`` and ``requirements.hashes`` alone, so the same checkout gives
 the same bytes. What only an extra asks for by name has the scope *optional*; of everything else nothing is said, which
@@ -28,15 +28,15 @@ _HASH = re.compile(r"--hash=sha256:([0-9a-f]{64})")
 
 
 def bill() -> str:
-    """The bill of materials as JSON."""
+    """Return the bill of materials as JSON."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     version = re.search(r'__version__ = "([^"]+)"', (ROOT / "src/abaton/__init__.py").read_text())
     assert version is not None
-    needed = {canonical(_NAME.match(each)[0]) for each in project["dependencies"]}  # type: ignore[index]
+    needed = {canonical(_NAME.match(requirement)[0]) for requirement in project["dependencies"]}  # type: ignore[index]
     extras = {
-        canonical(_NAME.match(each)[0])  # type: ignore[index]
-        for some in project["optional-dependencies"].values()
-        for each in some
+        canonical(_NAME.match(requirement)[0])  # type: ignore[index]
+        for requirements in project["optional-dependencies"].values()
+        for requirement in requirements
     }
     root = _part("abaton", version[1], ComponentType.APPLICATION)
     root.licenses.add(LicenseExpression(project["license"]))
@@ -50,36 +50,36 @@ def bill() -> str:
     bom.metadata.component = root
     bom.metadata.tools.components.add(this_component())
     bom.register_dependency(root, [parts[name] for name in sorted((needed | extras) & parts.keys())])
-    made: str = JsonV1Dot6(bom).output_as_string(indent=2)
-    return made + "\n"
+    document: str = JsonV1Dot6(bom).output_as_string(indent=2)
+    return document + "\n"
 
 
 def _part(
     name: str, version: str, kind: ComponentType, files: tuple[str, ...] = (), *, extra: bool = False
 ) -> Component:
     purl = PackageURL("pypi", name=name, version=version)
-    made = Component(
+    component = Component(
         name=name, version=version, type=kind, purl=purl, bom_ref=purl.to_string(),
         scope=ComponentScope.OPTIONAL if extra else None,
     )  # fmt: skip
-    if files:  # a version has a file for each platform; which one was installed is the installer's to say
-        hashes = [HashType(alg=HashAlgorithm.SHA_256, content=each) for each in files]
-        made.external_references.add(
+    if files:  # a version has a file per platform
+        hashes = [HashType(alg=HashAlgorithm.SHA_256, content=digest) for digest in files]
+        component.external_references.add(
             ExternalReference(
                 type=ExternalReferenceType.DISTRIBUTION, url=XsUri(purl.to_string()), hashes=hashes
             )
         )
-    return made
+    return component
 
 
 def _files() -> dict[str, tuple[str, ...]]:
     """The hashes of the files that each version may be."""
-    found: dict[str, tuple[str, ...]] = {}
+    digests: dict[str, tuple[str, ...]] = {}
     for block in re.split(r"\n(?=[A-Za-z0-9])", HASHES.read_text()):
         name = _NAME.match(block)
         if name:
-            found[canonical(name[0])] = tuple(_HASH.findall(block))
-    return found
+            digests[canonical(name[0])] = tuple(_HASH.findall(block))
+    return digests
 
 
 def _content() -> str:

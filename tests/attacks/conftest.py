@@ -1,4 +1,4 @@
-"""Four invented hospitals, and a centre that may send a site whatever it likes."""
+"""Four synthetic hospitals, and a centre that may send any message to a site."""
 
 from __future__ import annotations
 
@@ -9,30 +9,31 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.reading_once import _reading_once  # noqa: F401
+from tests.cached_files import _cached_ingest  # noqa: F401
 
-from abaton.engines.flower import Parcel
-from abaton.engines.flower.site_worker import Place
-from abaton.engines.flower.flower_messages import encode, model_name
-from abaton.study_run.preparation import scale_of
-from abaton.study_run import StudyDesk
-from abaton.study_run.invitation import _choice
-from abaton.study_run.messages import body_of, sums_from, worded
-from abaton.study_run.model_signatures import Learned
-from abaton.governance.keys import Kind, PrivateKey
-from abaton.lab.demo import Demonstration, demonstration, opened
-from abaton.learners import Signed
-from abaton.features import columns
+from abaton.engines.flower import Message
+from abaton.engines.flower.flower_messages import encode_model
+from abaton.engines.flower.flower_messages import model_digest as transfer_digest
+from abaton.engines.flower.site_worker import WorkerSettings
+from abaton.features import feature_columns
+from abaton.governance.keys import KeyKind, PrivateKey
+from abaton.lab.demo import Demonstration, make_demo, open_demo
+from abaton.learners import SignedModel
 from abaton.site import load_site
 from abaton.store import model_digest
+from abaton.study_run import StudySiteService
+from abaton.study_run.messages import make_message, message_body, sums_from_row
+from abaton.study_run.model_signatures import SignedContent
+from abaton.study_run.outbound_preview import _single_site_recoding
+from abaton.study_run.preparation import common_scale
 
 
 @pytest.fixture(scope="session")
 def written(tmp_path_factory) -> Path:
-    """The hospitals, written once, with the policy that a site has by default."""
+    """Write the hospitals once, with the default policy of a site."""
     folder = tmp_path_factory.mktemp("attacked") / "all"
-    made = demonstration(folder, 3, 0.5, rounds=16)
-    for site in made.sites:
+    demo = make_demo(folder, 3, 0.5, rounds=16)
+    for site in demo.sites:
         text = site.read_text()
         site.write_text(text[: text.index("[policy]")])
     return folder
@@ -40,103 +41,123 @@ def written(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def four(written, tmp_path) -> Demonstration:
-    """The hospitals in a folder of the test's own."""
+    """Return the hospitals in a folder of the test."""
     shutil.copytree(written, tmp_path / "hospitals")
-    return opened(tmp_path / "hospitals")
+    return open_demo(tmp_path / "hospitals")
 
 
 @dataclass
 class Centre:
-    """Asks one site, as whoever holds the centre's keys can."""
+    """Sends requests to one site with the centre's keys."""
 
-    made: Demonstration
+    demo: Demonstration
     folder: Path
     site: str = "athens"
     run: str = "run"
 
     def __post_init__(self) -> None:
-        file = load_site(next(path for path in self.made.sites if path.parent.name == self.site))
-        self.study = self.made.study
-        self.desk = StudyDesk(file, self.study, Place("train", self.folder / "member", self.study.hash))
-        plan = self.study.plan()
-        self.model = self.study.learning.model(features=len(columns(plan)), classes=len(plan.label.names))
-        self.about: dict[str, Any] = {"run": self.run, "terms": self.study.hash}
+        file = load_site(next(path for path in self.demo.sites if path.parent.name == self.site))
+        self.study = self.demo.study
+        self.service = StudySiteService(
+            file, self.study, WorkerSettings("train", self.folder / "site", self.study.hash)
+        )
+        plan = self.study.feature_spec()
+        self.model = self.study.learning.build_model(
+            features=len(feature_columns(plan)), classes=len(plan.label.class_names)
+        )
+        self.header: dict[str, Any] = {"run": self.run, "study_hash": self.study.hash}
 
-    def ask(self, kind: str, **body: Any) -> dict[str, Any]:
-        """The plain values of an answer to a question; its reason if it is refused."""
-        answer = self.desk.answer(worded(kind, self.about, body))
-        return {"reason": answer.reason} if answer.reason is not None else body_of(answer)
+    def ask(self, message_type: str, **body: Any) -> dict[str, Any]:
+        """Return the JSON body of a reply, or the reason of a refusal."""
+        reply = self.service.reply(make_message(message_type, self.header, body))
+        return {"reason": reply.reason} if reply.reason is not None else message_body(reply)
 
     def prepare(self, seed: int = 1) -> dict[str, Any]:
-        """Read, deal and scale, as an honest centre does; what the site told."""
-        read = self.ask("read")
-        self.body = {"seed": seed, **_choice(self.study, read)}
-        dealt = self.ask("deal", **self.body)
-        scale = scale_of(self.study.learning, [sums_from(dealt["sums"])])
-        scaled = self.ask("scale", **self.body, scale=scale.row())
+        """Ingest, split and scale as an honest centre does; return what the site released."""
+        ingest = self.ask("ingest")
+        self.body = {"seed": seed, **_single_site_recoding(self.study, ingest)}
+        split = self.ask("split", **self.body)
+        scale = common_scale(self.study.learning, [sums_from_row(split["sums"])])
+        scaled = self.ask("scale", **self.body, scale=scale.to_row())
         assert "reason" not in scaled
         self.seed = seed
-        return {"read": read, "sums": dealt["sums"]}
+        return {"ingest": ingest, "sums": split["sums"]}
 
     def start(self) -> np.ndarray:
         return self.model.initial(self.seed)
 
-    def train(self, version: int, start: np.ndarray, key: str = "", **settings: Any) -> Parcel:
-        told = {**asdict(self.study.learning.training.plain()), **settings}
-        named = {"model": model_name(start), "base": None}
-        about = {**self.about, "layout": self.model.layout.digest, "committed": 0}
-        task = {**about, "key": key or f"{version}.athens", "version": version, "settings": told, **named}
-        return self.desk.answer(Parcel("train", task, {"model": encode(start)}))
+    def train(self, version: int, start: np.ndarray, task_id: str = "", **settings: Any) -> Message:
+        train_settings = {**asdict(self.study.learning.training.to_settings()), **settings}
+        model_header = {"model": transfer_digest(start), "base": None}
+        header = {**self.header, "layout": self.model.layout.digest, "committed_steps": 0}
+        task = {
+            **header,
+            "task_id": task_id or f"{version}.athens",
+            "version": version,
+            "settings": train_settings,
+            **model_header,
+        }
+        return self.service.reply(Message("train", task, {"model": encode_model(start)}))
 
-    def signed(self, author: str, version: int, model: np.ndarray, key: PrivateKey, **other: str) -> Signed:
-        """A true signature of whoever holds a key."""
-        learned = Learned(self.study.hash, self.run, author, version, model_digest(model))._replace(**other)
-        return Signed(author, version, learned.signed(key))
+    def signed(
+        self, author: str, version: int, model: np.ndarray, key: PrivateKey, **other: str
+    ) -> SignedModel:
+        """Return a valid signature with a key."""
+        content = SignedContent(self.study.hash, self.run, author, version, model_digest(model))._replace(
+            **other
+        )
+        return SignedModel(author, version, content.sign(key))
 
     def score(
         self,
-        kind: str,
+        message_type: str,
         models: list[np.ndarray],
-        key: str = "task",
-        signed: list[Signed | None] | None = None,
-    ) -> Parcel:
-        """Ask for scores; unless told otherwise by sites that the centre has made up, each with a key."""
-        about = {**self.about, "layout": self.model.layout.digest, "committed": 0}
-        if signed is None:
-            made_up = PrivateKey.of(Kind.SIGN, bytes(32), "")
-            signed = [self.signed(f"{key}{i}", 0, each, made_up) for i, each in enumerate(models)]
-        tasks = [
-            {"key": f"{key}{i}", "model": model_name(each), "base": None} for i, each in enumerate(models)
+        task_id: str = "task",
+        signed_models: list[SignedModel | None] | None = None,
+    ) -> Message:
+        """Request evaluations; by default of invented sites, each with a key."""
+        header = {**self.header, "layout": self.model.layout.digest, "committed_steps": 0}
+        if signed_models is None:
+            invented_key = PrivateKey.of(KeyKind.SIGN, bytes(32), "")
+            signed_models = [
+                self.signed(f"{task_id}{i}", 0, model, invented_key) for i, model in enumerate(models)
+            ]
+        evaluations = [
+            {"task_id": f"{task_id}{i}", "model": transfer_digest(model), "base": None}
+            for i, model in enumerate(models)
         ]
-        if kind == "evaluate":
-            pairs = zip(tasks, signed, strict=True)
-            tasks = [task | ({} if by is None else {"signed": list(astuple(by))}) for task, by in pairs]
-        blobs = {f"model/{i}": encode(each) for i, each in enumerate(models)}
-        return self.desk.answer(Parcel(kind, {**about, "tasks": tasks}, blobs))
+        if message_type == "evaluate":
+            pairs = zip(evaluations, signed_models, strict=True)
+            evaluations = [
+                task | ({} if signed_model is None else {"signed_model": list(astuple(signed_model))})
+                for task, signed_model in pairs
+            ]
+        attachments = {f"model/{i}": encode_model(model) for i, model in enumerate(models)}
+        return self.service.reply(Message(message_type, {**header, "evaluations": evaluations}, attachments))
 
 
 @pytest.fixture
 def centre(four, tmp_path) -> Centre:
-    """A centre and one of its sites."""
+    """Return a centre and one of its sites."""
     return Centre(four, tmp_path)
 
 
 @pytest.fixture(scope="session")
-def begun(written, tmp_path_factory) -> tuple[Path, dict[str, Any]]:
-    """A folder in which the site has read, dealt and scaled, and what it was asked: done once, as it takes a second."""
-    folder = tmp_path_factory.mktemp("begun")
+def prepared_folder(written, tmp_path_factory) -> tuple[Path, dict[str, Any]]:
+    """Return a folder with a prepared site, and the request body; built once because it takes a second."""
+    folder = tmp_path_factory.mktemp("prepared")
     shutil.copytree(written, folder / "hospitals")
-    asking = Centre(opened(folder / "hospitals"), folder)
-    asking.prepare()
-    return folder, asking.body
+    centre = Centre(open_demo(folder / "hospitals"), folder)
+    centre.prepare()
+    return folder, centre.body
 
 
 @pytest.fixture
-def ready(begun, tmp_path) -> Centre:
-    """A centre whose site is ready to train, in a folder of the test's own."""
-    folder, body = begun
-    for part in ("hospitals", "member"):
-        shutil.copytree(folder / part, tmp_path / part)
-    made = Centre(opened(tmp_path / "hospitals"), tmp_path)
-    made.body, made.seed = body, body["seed"]
-    return made
+def ready(prepared_folder, tmp_path) -> Centre:
+    """Return a centre with a prepared site, in a folder of the test."""
+    folder, body = prepared_folder
+    for name in ("hospitals", "site"):
+        shutil.copytree(folder / name, tmp_path / name)
+    centre = Centre(open_demo(tmp_path / "hospitals"), tmp_path)
+    centre.body, centre.seed = body, body["seed"]
+    return centre

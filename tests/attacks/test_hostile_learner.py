@@ -1,4 +1,4 @@
-"""A hostile learner against the rules of a run: what it declares, scores, sends or leaves unsaid, in every pacing."""
+"""A hostile learner against the controller: false declarations, counts, updates and silence, with every scheduler."""
 
 from __future__ import annotations
 
@@ -6,160 +6,190 @@ import numpy as np
 import pytest
 from tests.engines.flower.test_flower_engine import TRAINER, Federation
 
-from abaton.codecs import Key, parse
+from abaton.codecs import CodecKey, parse_codec
 from abaton.controller import (
-    POLICIES,
-    Arrived,
-    Asynchronous,
-    ByValidation,
+    STRATEGIES,
+    AsynchronousScheduler,
     Commit,
-    Evaluate,
-    Failed,
-    Joined,
-    Left,
-    Rules,
-    Scored,
-    State,
-    Synchronous,
-    Train,
-    step,
+    ControllerState,
+    EvaluationReceived,
+    LearnerJoined,
+    LearnerLeft,
+    StartEvaluation,
+    StartTraining,
+    Strategy,
+    SynchronousScheduler,
+    TaskFailed,
+    UpdateReceived,
+    ValidationWeighting,
+    transition,
 )
 from abaton.controller.aggregation import community_model
-from abaton.kernels import Layout, Role, Tensor
+from abaton.layout import Layout, Tensor, TensorRole
 
-LAYOUT = Layout([Tensor("weight", (50,), Role.DENSE)])
-CODEC = parse("raw")
-RIGHT, WRONG = (4, 4, 5, 5, 5, 5), (0, 0, 5, 5, 5, 5)
+LAYOUT = Layout([Tensor("weight", (50,), TensorRole.DENSE)])
+CODEC = parse_codec("raw")
+CORRECT, INCORRECT = (4, 4, 5, 5, 5, 5), (0, 0, 5, 5, 5, 5)
 
 
-def begun(rules: Rules, declared: dict[str, tuple[int, tuple[int, ...]]]) -> tuple[State, dict[str, Train]]:
-    state, said = State(), ()
+def start_run(
+    rules: Strategy, declared: dict[str, tuple[int, tuple[int, ...]]]
+) -> tuple[ControllerState, dict[str, StartTraining]]:
+    state, instructions = ControllerState(), ()
     for name, (examples, labels) in declared.items():
-        state, said = step(rules, state, Joined(0.0, name, examples, "", labels))
-    return state, {train.learner: train for train in said if isinstance(train, Train)}
+        state, instructions = transition(rules, state, LearnerJoined(0.0, name, examples, "", labels))
+    return state, {train.learner: train for train in instructions if isinstance(train, StartTraining)}
 
 
-def weights(rules: Rules, declared, examples: dict[str, int]) -> dict[str, float]:
-    """What each update of one round weighs."""
-    state, trains = begun(rules, declared)
-    found: dict[str, float] = {}
+def weights(rules: Strategy, declared, examples: dict[str, int]) -> dict[str, float]:
+    """Return the weight of each update of one round."""
+    state, trains = start_run(rules, declared)
+    commit_weights: dict[str, float] = {}
     for name, train in trains.items():
-        state, said = step(rules, state, Arrived(1.0, name, train.task, "p", 9, 1, examples[name]))
-        found |= {each.learner: each.weight for each in said if isinstance(each, Commit)}
-    return found
+        state, instructions = transition(
+            rules, state, UpdateReceived(1.0, name, train.task, "p", 9, 1, examples[name])
+        )
+        commit_weights |= {
+            commit.learner: commit.weight for commit in instructions if isinstance(commit, Commit)
+        }
+    return commit_weights
 
 
-def test_whoever_declares_all_the_examples_of_the_world_has_two_thirds_of_the_mix():
+def test_a_learner_that_declares_too_many_examples_has_at_most_two_thirds_of_the_weight():
     declared = {"a": (40, ()), "b": (60, ()), "liar": (2**53, ())}
-    rules = Rules(learners=3, rounds=5, **POLICIES["SyncFedAvg"])
-    found = weights(rules, declared, {"a": 40, "b": 60, "liar": 2**53})
-    assert found == {"a": 40, "b": 60, "liar": 200}
+    rules = Strategy(learners=3, rounds=5, **STRATEGIES["SyncFedAvg"])
+    commit_weights = weights(rules, declared, {"a": 40, "b": 60, "liar": 2**53})
+    assert commit_weights == {"a": 40, "b": 60, "liar": 200}
 
 
-def test_a_large_hospital_counts_for_what_it_has_among_others_that_are_not_small():
+def test_a_large_site_keeps_its_weight():
     declared = {"a": (300, ()), "b": (200, ()), "large": (900, ())}
-    rules = Rules(learners=3, rounds=5, **POLICIES["SyncFedAvg"])
+    rules = Strategy(learners=3, rounds=5, **STRATEGIES["SyncFedAvg"])
     assert weights(rules, declared, {"a": 300, "b": 200, "large": 900})["large"] == 900
 
 
-def test_what_was_declared_first_holds_for_whoever_leaves_and_joins_again():
-    """More examples, more labels and another group do not count; fewer examples do: people withdraw."""
-    rules = Rules(learners=3, rounds=5, **POLICIES["AsyncDVW(na)"])
-    state, _ = begun(rules, dict.fromkeys(("a", "b", "liar"), (40, (5, 5))))
-    state, _ = step(rules, state, Left(1.0, "liar"))
-    state, _ = step(rules, state, Joined(2.0, "liar", 10**9, "fast", (10**9, 3, 10**9)))
+def test_a_rejoining_learner_keeps_its_first_declaration():
+    """More examples, more labels and another group are ignored; fewer examples count, because subjects withdraw."""
+    rules = Strategy(learners=3, rounds=5, **STRATEGIES["AsyncDVW(na)"])
+    state, _ = start_run(rules, dict.fromkeys(("a", "b", "liar"), (40, (5, 5))))
+    state, _ = transition(rules, state, LearnerLeft(1.0, "liar"))
+    state, _ = transition(rules, state, LearnerJoined(2.0, "liar", 10**9, "fast", (10**9, 3, 10**9)))
     assert (state.present["liar"].examples, state.present["liar"].labels) == (40, (5, 3))
     assert state.present["liar"].group == ""
     assert state.examples == 120
-    state, _ = step(rules, state, Joined(3.0, "liar", 7, "", (5, 5)))
+    state, _ = transition(rules, state, LearnerJoined(3.0, "liar", 7, "", (5, 5)))
     assert state.present["liar"].examples == 7
     assert state.labels == (15, 15)
 
 
-def test_batches_that_nobody_can_have_trained_do_not_make_the_others_seem_stale():
-    rules = Rules(learners=3, rounds=50, **POLICIES["AsyncFedAvg"])
-    state, trains = begun(rules, dict.fromkeys(("a", "b", "liar"), (40, ())))
-    state, _ = step(rules, state, Arrived(1.0, "liar", trains["liar"].task, "p", 9, 2**53, 2**53))
-    assert state.committed <= rules.training.epochs * 2 * 40
-
-
-@pytest.mark.parametrize("measure", ["closeness", "r_squared", "likelihood", "micro_f1", "mcc"])
-@pytest.mark.parametrize("counts", [(9.0, 0.5), (9.0, 1.0, 2.0, 9.0), RIGHT, (1, 1, 1, 3, 3, 3, 3, 3, 3)])
-@pytest.mark.parametrize("first", [True, False])
-def test_counts_of_another_outcome_neither_crash_nor_count_also_between_two(measure, counts, first):
-    """Between two there is no majority: counts in the form of another measure ended the run."""
-    honest = {"closeness": (9.0, 1.0, 2.0, 9.0), "r_squared": (9.0, 1.0, 2.0, 9.0), "likelihood": (9.0, 0.5)}
-    own = honest.get(measure, RIGHT)
-    rules = Rules(2, rounds=5, pacing=Asynchronous(), weighting=(ByValidation(measure=measure),))
-    state, trains = begun(rules, {"a": (40, ()), "liar": (40, ())})
-    whose = "liar" if first else "a"
-    state, asked = step(
-        rules, state, Arrived(1.0, whose, trains[whose].task, "p", 9, 1, 40, {}, counts if first else own)
+def test_implausible_steps_do_not_make_other_updates_stale():
+    rules = Strategy(learners=3, rounds=50, **STRATEGIES["AsyncFedAvg"])
+    state, trains = start_run(rules, dict.fromkeys(("a", "b", "liar"), (40, ())))
+    state, _ = transition(
+        rules, state, UpdateReceived(1.0, "liar", trains["liar"].task, "p", 9, 2**53, 2**53)
     )
-    (one,) = (each for each in asked if isinstance(each, Evaluate))
-    state, said = step(rules, state, Scored(2.0, one.learner, one.task, own if first else counts))
-    (commit,) = (each for each in said if isinstance(each, Commit))
+    assert state.committed_steps <= rules.training.epochs * 2 * 40
+
+
+@pytest.mark.parametrize("metric", ["inverse_mse", "r_squared", "likelihood", "micro_f1", "mcc"])
+@pytest.mark.parametrize("counts", [(9.0, 0.5), (9.0, 1.0, 2.0, 9.0), CORRECT, (1, 1, 1, 3, 3, 3, 3, 3, 3)])
+@pytest.mark.parametrize("first", [True, False])
+def test_counts_of_another_task_are_ignored_with_two_learners(metric, counts, first):
+    """With two learners there is no majority: counts in the form of another metric stopped the run."""
+    honest = {
+        "inverse_mse": (9.0, 1.0, 2.0, 9.0),
+        "r_squared": (9.0, 1.0, 2.0, 9.0),
+        "likelihood": (9.0, 0.5),
+    }
+    own = honest.get(metric, CORRECT)
+    rules = Strategy(
+        2, rounds=5, scheduler=AsynchronousScheduler(), weighting=(ValidationWeighting(metric=metric),)
+    )
+    state, trains = start_run(rules, {"a": (40, ()), "liar": (40, ())})
+    trainer = "liar" if first else "a"
+    state, requests = transition(
+        rules,
+        state,
+        UpdateReceived(1.0, trainer, trains[trainer].task, "p", 9, 1, 40, {}, counts if first else own),
+    )
+    (one,) = (instruction for instruction in requests if isinstance(instruction, StartEvaluation))
+    state, instructions = transition(
+        rules, state, EvaluationReceived(2.0, one.learner, one.task, own if first else counts)
+    )
+    (commit,) = (instruction for instruction in instructions if isinstance(instruction, Commit))
     assert 0 <= commit.weight <= 1
-    assert state.stopped is None
+    assert state.stop_reason is None
 
 
 @pytest.mark.parametrize("labels", [(), (5, 5)])
-def test_whoever_declares_no_labels_cannot_count_more_than_its_examples(labels):
-    rules = Rules(learners=4, rounds=5, **POLICIES["AsyncDVW(na)"])
-    state, trains = begun(rules, {**dict.fromkeys(("a", "b", "c"), (40, (5, 5))), "liar": (40, labels)})
-    state, asked = step(rules, state, Arrived(1.0, "a", trains["a"].task, "p", 9, 1, 40, {}, RIGHT))
-    said: tuple = ()
-    for one in asked:
+def test_a_learner_without_declared_labels_cannot_count_more_than_its_examples(labels):
+    rules = Strategy(learners=4, rounds=5, **STRATEGIES["AsyncDVW(na)"])
+    state, trains = start_run(rules, {**dict.fromkeys(("a", "b", "c"), (40, (5, 5))), "liar": (40, labels)})
+    state, requests = transition(
+        rules, state, UpdateReceived(1.0, "a", trains["a"].task, "p", 9, 1, 40, {}, CORRECT)
+    )
+    instructions: tuple = ()
+    for one in requests:
         many = (0, 0, 10**15, 10**15, 10**15, 10**15)
-        state, said = step(
-            rules, state, Scored(2.0, one.learner, one.task, many if one.learner == "liar" else RIGHT)
+        state, instructions = transition(
+            rules,
+            state,
+            EvaluationReceived(2.0, one.learner, one.task, many if one.learner == "liar" else CORRECT),
         )
-    (commit,) = (each for each in said if isinstance(each, Commit))
-    assert commit.weight == pytest.approx(0.8), "what it says is not counted at all"
+    (commit,) = (instruction for instruction in instructions if isinstance(instruction, Commit))
+    assert commit.weight == pytest.approx(0.8), "its counts are ignored"
 
 
 def shares(liar: int) -> dict[str, float]:
-    """Each learner's share of a round weighted by validation, if one always praises itself and damns the others."""
+    """Return each learner's share of a round weighted by validation, if one evaluator favours itself."""
     names = ("a", "b", "c", "liar")
     declared = {**dict.fromkeys(names, (40, (5, 5))), "liar": (40, (liar, liar))}
-    rules = Rules(learners=4, rounds=5, **POLICIES["SyncDVW"])
-    state, trains = begun(rules, declared)
-    found: dict[str, float] = {}
+    rules = Strategy(learners=4, rounds=5, **STRATEGIES["SyncDVW"])
+    state, trains = start_run(rules, declared)
+    commit_weights: dict[str, float] = {}
     for name, train in trains.items():
-        own = (liar, liar, *[liar] * 4) if name == "liar" else RIGHT
-        state, said = step(rules, state, Arrived(1.0, name, train.task, "p", 9, 1, 40, {}, own))
-        for one in (each for each in said if isinstance(each, Evaluate)):
+        own = (liar, liar, *[liar] * 4) if name == "liar" else CORRECT
+        state, instructions = transition(
+            rules, state, UpdateReceived(1.0, name, train.task, "p", 9, 1, 40, {}, own)
+        )
+        for one in (instruction for instruction in instructions if isinstance(instruction, StartEvaluation)):
             lie = (0, 0, *[liar] * 4)
-            state, more = step(
-                rules, state, Scored(2.0, one.learner, one.task, lie if one.learner == "liar" else RIGHT)
+            state, commits = transition(
+                rules,
+                state,
+                EvaluationReceived(2.0, one.learner, one.task, lie if one.learner == "liar" else CORRECT),
             )
-            found |= {each.learner: each.weight for each in more if isinstance(each, Commit)}
-    return {name: weight / sum(found.values()) for name, weight in found.items()}
+            commit_weights |= {
+                instruction.learner: instruction.weight
+                for instruction in commits
+                if isinstance(instruction, Commit)
+            }
+    return {name: weight / sum(commit_weights.values()) for name, weight in commit_weights.items()}
 
 
-def test_an_evaluator_that_damns_all_others_gains_little_with_a_set_like_theirs_and_is_capped_with_a_huge_one():
-    """Measured: of four equals, 32% of the mix instead of 25%; with a validation set of 10^12, 54%, and no more."""
+def test_the_gain_of_a_byzantine_evaluator_is_bounded():
+    """Measured with four equal learners: 32% instead of 25%; with a validation set of 10^12, at most 54%."""
     assert shares(5)["liar"] == pytest.approx(0.32, abs=0.02)
     assert shares(10**12)["liar"] == pytest.approx(shares(10**6)["liar"], abs=1e-6)
     assert shares(10**12)["liar"] < 0.55
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("policy", STRATEGIES)
 @pytest.mark.parametrize("greedy", [True, False])
-def test_a_bound_by_others_lengths_is_not_ratcheted_up(policy, greedy):
-    """Others' updates grow as they come back from where a liar has carried the model; in each round the bound grew."""
-    rules = Rules(learners=4, rounds=200, **POLICIES[policy])
+def test_the_norm_bound_does_not_grow_every_round(policy, greedy):
+    """Honest updates grow when a byzantine learner has moved the model; the bound grew in each round."""
+    rules = Strategy(learners=4, rounds=200, **STRATEGIES[policy])
     mix = community_model(rules, LAYOUT, CODEC, LAYOUT.zeros())
-    rng, together = np.random.default_rng(0), rules.pacing.mixes == "mean"
+    rng, together = np.random.default_rng(0), rules.scheduler.aggregation == "mean"
     target, away = rng.normal(0, 1, 50).astype(np.float32), np.full(50, 1 / np.sqrt(50), np.float32)
     far = []
     for turn in range(150):
         start = mix.vector
         pulls = [(0.1 * (target - start) + rng.normal(0, 0.01, 50)).astype(np.float32) for _ in range(3)]
-        usual = float(np.median([np.linalg.norm(pull) for pull in pulls]))
-        push = np.float32(9.99 * usual if greedy else 1e6) * away
+        median_norm = float(np.median([np.linalg.norm(pull) for pull in pulls]))
+        push = np.float32(9.99 * median_norm if greedy else 1e6) * away
         for i, update in enumerate([*pulls, push]):
-            key = Key(f"{turn}".encode(), f"site{i}")
+            key = CodecKey(f"{turn}".encode(), f"site{i}")
             mix.commit(1.0, start if together else mix.vector, CODEC.encode(update, LAYOUT, key, {})[0], key)
             if not together:
                 mix.publish()
@@ -169,44 +199,46 @@ def test_a_bound_by_others_lengths_is_not_ratcheted_up(policy, greedy):
     assert far[-1] == pytest.approx(far[100], rel=0.05), "it does not grow any more"
 
 
-def test_a_run_begins_without_whoever_never_came_or_has_gone_again():
-    for pacing in (Synchronous(), Asynchronous()):
-        rules = Rules(learners=3, rounds=5, pacing=pacing)
-        state, _ = step(rules, State(), Joined(0.0, "a", 40))
-        state, said = step(rules, state, Joined(0.0, "b", 40))
-        assert not said
-        state, said = step(rules, state, Left(300.0, "liar"))
-        assert [each.learner for each in said if isinstance(each, Train)] == ["a", "b"]
-        state, said = step(rules, state, Joined(301.0, "liar", 40))
+def test_a_run_starts_without_absent_learners():
+    for scheduler in (SynchronousScheduler(), AsynchronousScheduler()):
+        rules = Strategy(learners=3, rounds=5, scheduler=scheduler)
+        state, _ = transition(rules, ControllerState(), LearnerJoined(0.0, "a", 40))
+        state, instructions = transition(rules, state, LearnerJoined(0.0, "b", 40))
+        assert not instructions
+        state, instructions = transition(rules, state, LearnerLeft(300.0, "liar"))
+        assert [
+            instruction.learner for instruction in instructions if isinstance(instruction, StartTraining)
+        ] == ["a", "b"]
+        state, instructions = transition(rules, state, LearnerJoined(301.0, "liar", 40))
         assert state.missing == frozenset()
 
 
-def test_a_site_that_never_answers_is_given_up_in_less_than_twice_its_time(tmp_path):
-    """Its node is there, and it says nothing; before, every round waited for it as long as the first."""
-    federation = Federation(tmp_path, patience=100.0)
-    federation.until(Joined)
-    federation.post.busy = {TRAINER}
+def test_a_site_that_never_replies_is_given_up_within_twice_the_timeout(tmp_path):
+    """Its node is connected and never replies; before, every round waited as long as the first."""
+    federation = Federation(tmp_path, answer_timeout=100.0)
+    federation.until(LearnerJoined)
+    federation.transport.busy = {TRAINER}
     events: list = []
     for turn in range(5):
         federation.train(f"t{turn}")
-        events += federation.until(Failed)
-    assert [e.reason for e in events if isinstance(e, Failed)][:4] == ["no answer in time"] * 4
-    assert [e for e in events if isinstance(e, Left)]
+        events += federation.until(TaskFailed)
+    assert [e.reason for e in events if isinstance(e, TaskFailed)][:4] == ["timeout"] * 4
+    assert [e for e in events if isinstance(e, LearnerLeft)]
     assert federation.time < 2 * 100.0 + 20.0
 
 
-def test_a_site_that_answers_late_or_twice_is_not_heard_a_second_time(tmp_path):
-    federation = Federation(tmp_path, patience=100.0)
-    federation.until(Joined)
-    federation.post.busy = {TRAINER}
+def test_a_late_or_repeated_reply_is_ignored(tmp_path):
+    federation = Federation(tmp_path, answer_timeout=100.0)
+    federation.until(LearnerJoined)
+    federation.transport.busy = {TRAINER}
     federation.train("t")
-    assert federation.until(Failed)
-    federation.post.busy = set()
+    assert federation.until(TaskFailed)
+    federation.transport.busy = set()
     late = federation.pause(50.0)
-    assert not [e for e in late if isinstance(e, Arrived)]
+    assert not [e for e in late if isinstance(e, UpdateReceived)]
     federation.train("u")
-    (update,) = (e for e in federation.until(Arrived) if isinstance(e, Arrived))
-    letter = f"{len(federation.post.sent) - 1:06}"
-    federation.post.answers[letter] = federation.sent("train")[-1]
-    assert not [e for e in federation.pause(50.0) if isinstance(e, Arrived)]
+    (update,) = (e for e in federation.until(UpdateReceived) if isinstance(e, UpdateReceived))
+    message_id = f"{len(federation.transport.sent) - 1:06}"
+    federation.transport.replies[message_id] = federation.sent("train")[-1]
+    assert not [e for e in federation.pause(50.0) if isinstance(e, UpdateReceived)]
     assert update.task == "u"

@@ -1,4 +1,4 @@
-"""A hostile site against the controller: each attack spoiled or crashed a run before there was a defence."""
+"""A hostile site against the controller: each attack distorted or crashed a run before there was a defence."""
 
 from __future__ import annotations
 
@@ -7,142 +7,167 @@ import math
 import numpy as np
 import pytest
 
-from abaton.codecs import Key, parse
-from abaton.controller import POLICIES, Arrived, Commit, Evaluate, Joined, Rules, Scored, State, Train, step
+from abaton.codecs import CodecKey, parse_codec
+from abaton.controller import (
+    STRATEGIES,
+    Commit,
+    ControllerState,
+    EvaluationReceived,
+    LearnerJoined,
+    StartEvaluation,
+    StartTraining,
+    Strategy,
+    UpdateReceived,
+    transition,
+)
 from abaton.controller.aggregation import community_model
-from abaton.kernels import Layout, Role, Tensor
+from abaton.layout import Layout, Tensor, TensorRole
 
-LAYOUT = Layout([Tensor("weight", (50,), Role.DENSE)])
-CODEC = parse("raw")
-HONEST = (4, 4, 5, 5, 5, 5)  # of five people of each class, four were right
+LAYOUT = Layout([Tensor("weight", (50,), TensorRole.DENSE)])
+CODEC = parse_codec("raw")
+HONEST = (4, 4, 5, 5, 5, 5)  # four of five subjects of each class are correct
 BAD_MODEL = (1, 1, 5, 5, 5, 5)
 
-SPOILT = {
-    "counts of another form": (1, 1, 1, 2, 2, 2, 2, 2, 2),
-    "counts below nothing": (-9, -9, 5, 5, 5, 5),
-    "counts that are not whole": (4.5, 4, 5, 5, 5, 5),
-    "so many that the sum is endless": (1e308,) * 6,
-    "more right than there are": (500, 500, 5, 5, 5, 5),
-    "a thousand million million": (0, 0, 1e15, 1e15, 1e15, 1e15),
+INVALID_COUNTS = {
+    "counts of another length": (1, 1, 1, 2, 2, 2, 2, 2, 2),
+    "negative counts": (-9, -9, 5, 5, 5, 5),
+    "counts that are not integers": (4.5, 4, 5, 5, 5, 5),
+    "counts with an infinite sum": (1e308,) * 6,
+    "more correct than subjects": (500, 500, 5, 5, 5, 5),
+    "implausibly large counts": (0, 0, 1e15, 1e15, 1e15, 1e15),
     "not a number": (math.nan, 4, 5, 5, 5, 5),
-    "one number": (1,),
+    "one value": (1,),
 }
 
 
-def begun(policy: str, sites: int = 4) -> tuple[Rules, State, dict[str, Train]]:
-    rules = Rules(learners=sites, rounds=50, **POLICIES[policy])
-    state, said = State(), ()
+def start_run(policy: str, sites: int = 4) -> tuple[Strategy, ControllerState, dict[str, StartTraining]]:
+    rules = Strategy(learners=sites, rounds=50, **STRATEGIES[policy])
+    state, instructions = ControllerState(), ()
     for i in range(sites):
-        state, said = step(rules, state, Joined(0.0, f"site{i}", 40, "", (5, 5)))
-    return rules, state, {train.learner: train for train in said if isinstance(train, Train)}
+        state, instructions = transition(rules, state, LearnerJoined(0.0, f"site{i}", 40, "", (5, 5)))
+    return rules, state, {train.learner: train for train in instructions if isinstance(train, StartTraining)}
 
 
 def weight(scores: dict[str, tuple], policy: str = "AsyncDVW(na)") -> float:
-    """What the model of site0 weighs by what others say of it."""
-    rules, state, trains = begun(policy)
+    """Return the weight of site0's model from the evaluations of the other sites."""
+    rules, state, trains = start_run(policy)
     task = trains["site0"].task
-    state, asked = step(rules, state, Arrived(1.0, "site0", task, "payload", 100, 10, 40, {}, HONEST))
-    said: tuple = ()
-    for one in asked:
-        assert isinstance(one, Evaluate)
-        state, more = step(rules, state, Scored(2.0, one.learner, one.task, scores[one.learner]))
-        said += more
-    return next(each.weight for each in said if isinstance(each, Commit))
+    state, requests = transition(
+        rules, state, UpdateReceived(1.0, "site0", task, "payload", 100, 10, 40, {}, HONEST)
+    )
+    instructions: tuple = ()
+    for one in requests:
+        assert isinstance(one, StartEvaluation)
+        state, more = transition(
+            rules, state, EvaluationReceived(2.0, one.learner, one.task, scores[one.learner])
+        )
+        instructions += more
+    return next(instruction.weight for instruction in instructions if isinstance(instruction, Commit))
 
 
 @pytest.mark.parametrize("policy", ["AsyncDVW(na)", "FedBuffDVW"])
-@pytest.mark.parametrize("name", SPOILT)
-def test_what_an_evaluator_cannot_have_counted_neither_crashes_nor_counts(name, policy):
-    if (
-        policy == "FedBuffDVW"
-    ):  # weights are told when the buffer is full; it is enough that nothing is raised
-        rules, state, trains = begun(policy)
-        for i, score in enumerate((HONEST, SPOILT[name])):
+@pytest.mark.parametrize("name", INVALID_COUNTS)
+def test_impossible_counts_of_an_evaluator_are_ignored(name, policy):
+    if policy == "FedBuffDVW":  # weights are known when the buffer is full; here only errors matter
+        rules, state, trains = start_run(policy)
+        for i, score in enumerate((HONEST, INVALID_COUNTS[name])):
             task = trains[f"site{i}"].task
-            arrived = Arrived(1.0, f"site{i}", task, "payload", 100, 10, 40, {}, score)
-            state, asked = step(rules, state, arrived)
-            for one in asked:
-                if isinstance(one, Evaluate):
-                    state, _ = step(rules, state, Scored(2.0, one.learner, one.task, SPOILT[name]))
-        assert state.stopped is None
+            update = UpdateReceived(1.0, f"site{i}", task, "payload", 100, 10, 40, {}, score)
+            state, requests = transition(rules, state, update)
+            for one in requests:
+                if isinstance(one, StartEvaluation):
+                    state, _ = transition(
+                        rules, state, EvaluationReceived(2.0, one.learner, one.task, INVALID_COUNTS[name])
+                    )
+        assert state.stop_reason is None
         return
     honest = {f"site{i}": HONEST for i in range(4)}
-    assert weight({**honest, "site3": SPOILT[name]}) == weight(honest)
+    assert weight({**honest, "site3": INVALID_COUNTS[name]}) == weight(honest)
 
 
-def test_who_answers_in_another_form_first_does_not_silence_the_others():
+def test_counts_of_another_length_do_not_exclude_the_others():
     three = (1, 1, 1, 2, 2, 2, 2, 2, 2)
     scores = {"site1": three, "site2": HONEST, "site3": HONEST}
     assert weight(scores) == pytest.approx(0.8)
 
 
-def test_one_evaluator_does_not_own_the_weights():
-    """It declares a large validation set, and says of a good model that it is bad."""
-    rules = Rules(learners=4, rounds=50, **POLICIES["AsyncDVW(na)"])
-    state, said = State(), ()
+def test_one_evaluator_does_not_determine_the_weights():
+    """It declares a large validation set, and reports a good model as bad."""
+    rules = Strategy(learners=4, rounds=50, **STRATEGIES["AsyncDVW(na)"])
+    state, instructions = ControllerState(), ()
     for i in range(4):
         labels = (10**12, 10**12) if i == 3 else (5, 5)
-        state, said = step(rules, state, Joined(0.0, f"site{i}", 40, "", labels))
-    task = next(train.task for train in said if train.learner == "site0")
-    state, asked = step(rules, state, Arrived(1.0, "site0", task, "payload", 100, 10, 40, {}, HONEST))
-    for one in asked:
+        state, instructions = transition(rules, state, LearnerJoined(0.0, f"site{i}", 40, "", labels))
+    task = next(train.task for train in instructions if train.learner == "site0")
+    state, requests = transition(
+        rules, state, UpdateReceived(1.0, "site0", task, "payload", 100, 10, 40, {}, HONEST)
+    )
+    for one in requests:
         score = (0, 0, 10**12, 10**12, 10**12, 10**12) if one.learner == "site3" else HONEST
-        state, said = step(rules, state, Scored(2.0, one.learner, one.task, score))
-    assert said[0].weight == pytest.approx(0.8 / 3), "a third is what the others say, not a millionth"
+        state, instructions = transition(rules, state, EvaluationReceived(2.0, one.learner, one.task, score))
+    assert instructions[0].weight == pytest.approx(0.8 / 3), (
+        "other evaluators determine a third of the weight, not a millionth"
+    )
 
 
-def test_a_site_that_says_it_has_all_the_examples_of_the_world_counts_for_what_it_declared():
-    rules, state, trains = begun("SyncFedAvg")
+def test_the_weight_of_a_site_is_limited_by_its_declared_examples():
+    rules, state, trains = start_run("SyncFedAvg")
     weights = {}
     for i in range(4):
         many = 2**53 if i == 3 else 40
         task = trains[f"site{i}"].task
-        state, said = step(rules, state, Arrived(1.0, f"site{i}", task, "payload", 100, 10, many))
-        weights |= {each.learner: each.weight for each in said if isinstance(each, Commit)}
+        state, instructions = transition(
+            rules, state, UpdateReceived(1.0, f"site{i}", task, "payload", 100, 10, many)
+        )
+        weights |= {
+            instruction.learner: instruction.weight
+            for instruction in instructions
+            if isinstance(instruction, Commit)
+        }
     assert weights["site3"] <= 90
     assert weights["site0"] == 40
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("policy", STRATEGIES)
 @pytest.mark.parametrize("first", [True, False])
-def test_an_update_of_huge_length_does_not_carry_the_model_away(policy, first):
-    """Also the first one of a run, and under every pacing; before, the model of asynchronous runs followed it."""
-    rules = Rules(learners=4, rounds=5, **POLICIES[policy])
+def test_an_update_with_a_huge_norm_is_clipped(policy, first):
+    """Also the first update of a run, and with every scheduler; before, asynchronous runs followed it."""
+    rules = Strategy(learners=4, rounds=5, **STRATEGIES[policy])
     mix = community_model(rules, LAYOUT, CODEC, LAYOUT.zeros())
     rng = np.random.default_rng(0)
     updates = {f"site{i}": rng.normal(0, 0.1, 50).astype(np.float32) for i in range(3)}
     order = ["liar", *updates] if first else [*updates, "liar"]
     for name in order:
-        key = Key(b"round", name)
+        key = CodecKey(b"round", name)
         update = updates.get(name, np.full(50, 1e30, np.float32))
         payload, _ = CODEC.encode(update, LAYOUT, key, {})
         mix.commit(1.0, LAYOUT.zeros(), payload, key)
     moved = float(np.linalg.norm(mix.publish()))
     assert moved <= (0.05 * 100 * math.sqrt(50) if first else 10 * 0.1 * math.sqrt(50) * 1.5)
-    assert mix.reach.shortened == 1
+    assert mix.norm_bound.clipped_updates == 1
 
 
-def test_a_bound_that_does_not_bite_changes_no_bit():
+def test_an_inactive_norm_bound_changes_no_bit():
     rng = np.random.default_rng(1)
     updates = [rng.normal(0, 0.1, 50).astype(np.float32) for _ in range(12)]
-    for policy in POLICIES:
-        made = []
-        for longest in (0.0, 10.0):
-            rules = Rules(learners=4, rounds=5, longest=longest, **POLICIES[policy])
+    for policy in STRATEGIES:
+        vectors = []
+        for max_norm_ratio in (0.0, 10.0):
+            rules = Strategy(learners=4, rounds=5, max_norm_ratio=max_norm_ratio, **STRATEGIES[policy])
             mix = community_model(rules, LAYOUT, CODEC, LAYOUT.zeros())
             for i, update in enumerate(updates):
-                key = Key(b"round", f"site{i % 4}")
+                key = CodecKey(b"round", f"site{i % 4}")
                 mix.commit(1.0, mix.vector, CODEC.encode(update, LAYOUT, key, {})[0], key)
                 mix.publish()
-            made.append(mix.vector.tobytes())
-        assert made[0] == made[1], policy
+            vectors.append(mix.vector.tobytes())
+        assert vectors[0] == vectors[1], policy
 
 
-def test_a_replayed_bound_shortens_the_same():
-    rules = Rules(learners=3, rounds=5, **POLICIES["AsyncFedAvg"])
+def test_a_restored_norm_bound_clips_equally():
+    rules = Strategy(learners=3, rounds=5, **STRATEGIES["AsyncFedAvg"])
     one, other = (community_model(rules, LAYOUT, CODEC, LAYOUT.zeros()) for _ in range(2))
     for i in range(6):
-        key = Key(b"round", f"site{i % 3}")
+        key = CodecKey(b"round", f"site{i % 3}")
         payload, _ = CODEC.encode(np.full(50, 10.0 ** (i % 4), np.float32), LAYOUT, key, {})
         one.commit(1.0, LAYOUT.zeros(), payload, key)
         one.publish()
@@ -152,4 +177,4 @@ def test_a_replayed_bound_shortens_the_same():
             other.commit(1.0, LAYOUT.zeros(), payload, key)
             other.publish()
     assert one.vector.tobytes() == other.vector.tobytes()
-    assert one.reach.shortened == other.reach.shortened > 0
+    assert one.norm_bound.clipped_updates == other.norm_bound.clipped_updates > 0

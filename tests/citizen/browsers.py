@@ -1,4 +1,4 @@
-"""Browsers for the tests of the page, and what somebody does with them: look, press, pick a file, say yes."""
+"""Browsers for the tests of the page, and the actions of a user: press, choose a file, give consent."""
 
 from __future__ import annotations
 
@@ -16,35 +16,37 @@ from tests.citizen.firefox import firefox_in
 
 @contextmanager
 def chromium_in(profile: Path) -> Iterator[Any]:
-    """Chromium with a profile of its own, which can be ended and started again; what it loads down goes beside it."""
+    """Chromium with its own profile, which can be restarted; downloads go beside it."""
     webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
     chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
     if chromium is None or driver is None:
         pytest.skip("no chromium with chromedriver is installed (Debian: chromium chromium-driver)")
     options = webdriver.ChromeOptions()
     options.binary_location = chromium
-    words = "--headless=new --no-sandbox --disable-gpu --disable-dev-shm-usage --hide-scrollbars --lang=en"
-    for word in (*words.split(), f"--user-data-dir={profile}", "--window-size=390,844"):
-        options.add_argument(word)
+    arguments = (
+        "--headless=new --no-sandbox --disable-gpu --disable-dev-shm-usage --hide-scrollbars --lang=en"
+    )
+    for argument in (*arguments.split(), f"--user-data-dir={profile}", "--window-size=390,844"):
+        options.add_argument(argument)
     settings = {"intl.accept_languages": "en", "download.default_directory": str(profile.parent)}
     options.add_experimental_option("prefs", settings)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    made = _chromium(webdriver.Chrome)(
+    browser = _chromium(webdriver.Chrome)(
         options=options, service=webdriver.ChromeService(executable_path=driver)
     )
-    made.set_script_timeout(60)
+    browser.set_script_timeout(60)
     try:
-        yield made
+        yield browser
     finally:
-        made.quit()
+        browser.quit()
 
 
 def _chromium(driver: type) -> type:
-    """Selenium's Chromium with what the tests ask of every browser besides."""
+    """Extend Selenium's Chromium with what the tests need from every browser."""
 
     class Chromium(driver):  # type: ignore[misc]
         def viewport(self, width: int = 390, height: int = 844) -> None:
-            """Make the window as wide as some phone."""
+            """Make the window as wide as some api."""
             size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": True}
             self.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
 
@@ -52,13 +54,13 @@ def _chromium(driver: type) -> type:
             """Press keys, wherever the focus is."""
             self.switch_to.active_element.send_keys(text)
 
-        def asked(self) -> list[str]:
+        def requested_urls(self) -> list[str]:
             """Every address that the page asked for something."""
             messages = [json.loads(entry["message"])["message"] for entry in self.get_log("performance")]
             sent = [m["params"] for m in messages if m["method"] == "Network.requestWillBeSent"]
             return [params["request"]["url"] for params in sent]
 
-        def complaints(self) -> list[str]:
+        def console_messages(self) -> list[str]:
             """What the browser wrote into its console."""
             return [entry["message"] for entry in self.get_log("browser")]
 
@@ -72,16 +74,16 @@ def until(browser: Any, what: Callable[[], Any], seconds: int = 90, saying: str 
 
 
 def shown(browser: Any, name: str) -> Any:
-    """An element that must appear."""
-    return until(browser, lambda: (found := browser.find_element("id", name)).is_displayed() and found)
+    """Wait for an element to appear and return it."""
+    return until(browser, lambda: (element := browser.find_element("id", name)).is_displayed() and element)
 
 
-def words(browser: Any, name: str) -> str:
+def text_of(browser: Any, name: str) -> str:
     return str(browser.find_element("id", name).text)
 
 
 def press(browser: Any, element: Any) -> None:
-    """Press as somebody without a mouse does."""
+    """Press an element with the keyboard."""
     browser.execute_script("arguments[0].focus()", element)
     element.send_keys(" ")
 
@@ -91,7 +93,7 @@ def press_link(browser: Any, element: Any) -> None:
     element.send_keys("\ue007")
 
 
-def whole(path: Path) -> str:
+def read_if_present(path: Path) -> str:
     return path.read_text() if path.is_file() else ""
 
 
@@ -99,7 +101,7 @@ def pick(browser: Any, file: Path) -> None:
     browser.find_element("id", "file").send_keys(str(file))
 
 
-def say_yes(browser: Any, code: str) -> None:
+def give_consent(browser: Any, code: str) -> None:
     shown(browser, "consent")
     boxes = browser.find_elements("css selector", "#statements input")
     assert not any(box.is_selected() for box in boxes)
@@ -111,26 +113,29 @@ def say_yes(browser: Any, code: str) -> None:
 
 
 def axe(browser: Any) -> list[Any]:
-    found = find_spec("axe_core_python")
-    if found is None or found.origin is None:
+    spec = find_spec("axe_core_python")
+    if spec is None or spec.origin is None:
         pytest.skip("axe-core-python is missing: install abaton[dev]")
-    browser.execute_script(Path(found.origin).with_name("axe.min.js").read_text(encoding="utf-8"))
+    browser.execute_script(Path(spec.origin).with_name("axe.min.js").read_text(encoding="utf-8"))
     result = browser.execute_async_script(
         "const done = arguments[arguments.length - 1]; axe.run(document, {resultTypes: ['violations']}).then(done)"
     )
-    return [(each["id"], [node["html"][:200] for node in each["nodes"][:3]]) for each in result["violations"]]
+    return [
+        (violation["id"], [node["html"][:200] for node in violation["nodes"][:3]])
+        for violation in result["violations"]
+    ]
 
 
 def fits(browser: Any, width: int) -> bool:
     browser.viewport(width)
-    inside = browser.execute_script("return document.documentElement.scrollWidth <= window.innerWidth")
+    is_inside = browser.execute_script("return document.documentElement.scrollWidth <= window.innerWidth")
     browser.viewport()
-    return bool(inside)
+    return bool(is_inside)
 
 
 def hosts(browser: Any) -> set[str]:
-    """Everybody whom the browser asked for something."""
-    ours = [url for url in browser.asked() if not url.startswith(("blob:", "data:", "chrome"))]
+    """Return all origins that the browser requested."""
+    ours = [url for url in browser.requested_urls() if not url.startswith(("blob:", "data:", "chrome"))]
     return {"/".join(url.split("/")[:3]) for url in ours}
 
 

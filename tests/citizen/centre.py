@@ -1,4 +1,4 @@
-"""A research centre that really listens, with the citizen's page beside its intake."""
+"""A listening research centre with the citizen page beside its intake."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from abaton.citizen.page_files import Page, reached_by
+from abaton.citizen.page_files import PageFile, allowed_origins
 from abaton.citizen.page_server import beside_intake
-from abaton.governance import Inbox, Registry, Ring, metadata
-from abaton.governance.citizen_enrolment import make_codes
-from abaton.governance.intake import Centre, Limits, Listen, make_app
+from abaton.governance import ConsentRegistry, Inbox, KeySet, metadata
+from abaton.governance.citizen_enrolment import issue_codes
+from abaton.governance.intake import IntakeLimits, IntakeService, ListenSettings, make_app
 from abaton.governance.intake.server import _Server, configure
 from abaton.site.consent_gate import publish
 from abaton.store import Database
 from abaton.study import Study
-from abaton.study.sections import Persons
+from abaton.study.sections import CitizenSection
 
 
 def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 def now() -> datetime:
@@ -37,17 +37,17 @@ def now() -> datetime:
 
 
 @dataclass
-class House:
-    """The centre, its folder, its keys, and where it listens."""
+class Centre:
+    """The centre, its folder, keys and address."""
 
     folder: Path
-    ring: Ring
+    key_set: KeySet
     inbox: Inbox
     study: Study
     port: int
-    limits: Limits
-    cut_after: int | None = None  # parts of uploads that still get through; then the line is dead
-    asked: list[str] = field(default_factory=list)
+    limits: IntakeLimits
+    cut_after: int | None = None  # chunks that still get through before the connection fails
+    requests: list[str] = field(default_factory=list)
 
     @property
     def address(self) -> str:
@@ -57,20 +57,21 @@ class House:
     def page(self) -> str:
         return f"{self.address}/take-part/{self.study.study.id}"
 
-    def codes(self, number: int) -> list[str]:
-        return make_codes(self.inbox.database, self.study.study.id, number, secrets.token_bytes, now())
+    def codes(self, count: int) -> list[str]:
+        return issue_codes(self.inbox.database, self.study.study.id, count, secrets.token_bytes, now())
 
-    def opened(self) -> list[bytes]:
-        """What the holder of the centre's keys reads in every envelope."""
+    def contents(self) -> list[bytes]:
+        """Return the opened content of every envelope."""
         return [
-            b"".join(self.inbox.content(each, self.ring)) for each in self.inbox.received(self.study.study.id)
+            b"".join(self.inbox.open_content(envelope, self.key_set))
+            for envelope in self.inbox.received(self.study.study.id)
         ]
 
-    def _line(self, app):
-        """A line that can be cut in the middle of an upload."""
+    def _interruptible(self, app):
+        """Return an application whose connection can fail during an upload."""
 
-        async def line(scope, receive, send) -> None:
-            self.asked.append(f"{scope['method']} {scope['path']}")
+        async def interruptible(scope, receive, send) -> None:
+            self.requests.append(f"{scope['method']} {scope['path']}")
             if "/parts/" in scope["path"] and self.cut_after is not None:
                 self.cut_after -= 1
                 if self.cut_after < 0:
@@ -79,14 +80,16 @@ class House:
                     return
             await app(scope, receive, send)
 
-        return line
+        return interruptible
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
         ready: queue.Queue[str] = queue.Queue()
-        intake = make_app(Centre(self.inbox, self.limits))
-        app = self._line(beside_intake(intake, Page.read(), partial(reached_by, self.inbox.registry)))
-        server = _Server(configure(app, Listen(port=self.port), self.limits), ready.put)
+        intake = make_app(IntakeService(self.inbox, self.limits))
+        app = self._interruptible(
+            beside_intake(intake, PageFile.read(), partial(allowed_origins, self.inbox.registry))
+        )
+        server = _Server(configure(app, ListenSettings(port=self.port), self.limits), ready.put)
         thread = threading.Thread(target=server.run, daemon=True)
         thread.start()
         try:
@@ -99,16 +102,18 @@ class House:
 
 
 @contextlib.contextmanager
-def house(folder: Path, study: Study, persons: dict[str, Any] | None = None, **limits) -> Iterator[House]:
-    """A centre that has published a study which may be used from its own address."""
+def open_centre(
+    folder: Path, study: Study, citizens: dict[str, Any] | None = None, **limits
+) -> Iterator[Centre]:
+    """Open a centre with a published study that may be used from its own address."""
     port = free_port()
-    usual = {"admission": "code", "most": 50, "origins": (f"http://127.0.0.1:{port}",)}
-    how = Persons(**usual | (persons or {}))
-    own = Study.model_validate_json(
-        study.model_copy(update={"persons": how}).model_dump_json(exclude_none=True)
+    defaults = {"admission": "code", "max_participants": 50, "origins": (f"http://127.0.0.1:{port}",)}
+    section = CitizenSection(**defaults | (citizens or {}))
+    published = Study.model_validate_json(
+        study.model_copy(update={"citizens": section}).model_dump_json(exclude_none=True)
     )
-    ring = Ring.new("centre", secrets.token_bytes, "2026-01-01T00:00:00.000Z")
+    key_set = KeySet.new("centre", secrets.token_bytes, "2026-01-01T00:00:00.000Z")
     with Database(f"sqlite:///{folder / 'governance.db'}", metadata) as database:
-        inbox = Inbox(folder / "inbox", database, ring.public, ring.signing)
-        publish(Registry(database), own, now())
-        yield House(folder, ring, inbox, own, port, Limits(**limits))
+        inbox = Inbox(folder / "inbox", database, key_set.public, key_set.signing_key)
+        publish(ConsentRegistry(database), published, now())
+        yield Centre(folder, key_set, inbox, published, port, IntakeLimits(**limits))

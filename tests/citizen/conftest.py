@@ -19,33 +19,33 @@ BUILT = Path(abaton.citizen.__file__).parent / "built"
 
 @pytest.fixture(scope="session")
 def study() -> Study:
-    """A study in which people may take part themselves."""
+    """A study in which citizens may take part."""
     return load_study(HERE / "study.toml")
 
 
 def served_form(study: Study) -> str:
-    """A study document as the intake serves it."""
+    """Return a study document as the intake serves it."""
     return json.dumps({"format": FORMAT, **study.content()})
 
 
 @pytest.fixture(scope="session")
 def built() -> Path:
-    """The page as 'make citizen' has built it."""
+    """Folder of the page built by 'make citizen'."""
     if not (BUILT / "manifest.json").is_file():
-        pytest.skip("the citizen's page is not built: run 'make citizen' (needs node and npm)")
+        pytest.skip("the citizen page is not built: run 'make citizen' (needs node and npm)")
     return BUILT
 
 
 @pytest.fixture(scope="session")
 def browser_python(built, tmp_path_factory) -> Callable[..., Any]:
-    """Runs a call of ``fingerprints.py`` in the page's own Python, under node."""
+    """Return a function that runs a call of ``page_digests.py`` in the page's Python under node."""
     node = shutil.which("node")
     if node is None:
         pytest.skip("node is not installed")
 
     def run(call: str, files: list[Path], **more: Any) -> Any:
         job = tmp_path_factory.mktemp("job") / "job.json"
-        script = (HERE / "fingerprints.py").read_text()
+        script = (HERE / "page_digests.py").read_text()
         job.write_text(json.dumps({"script": script, "call": call, "files": [str(f) for f in files], **more}))
         done = subprocess.run(
             [node, str(HERE / "python.mjs"), str(built), str(job)],

@@ -1,7 +1,7 @@
-"""Firefox as Debian ships it, driven through WebDriver BiDi: the few words of selenium that the tests of the page use.
+"""Firefox driven through WebDriver BiDi, with the part of Selenium's interface that the tests use.
 
-Selenium speaks to Firefox through geckodriver, which Debian does not ship. Firefox itself speaks BiDi: JSON over a
-websocket, on a port that it names when it starts.
+Selenium needs geckodriver for Firefox, which Debian does not ship. Firefox itself implements BiDi: JSON over a
+websocket on a port that it prints at start.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-# What a fresh profile would ask others for, or show instead of the page.
+# Disable requests and dialogs of a fresh profile.
 _QUIET = {
     "app.normandy.enabled": False,
     "app.update.enabled": False,
@@ -50,42 +50,45 @@ class Firefox:
     def __init__(self, socket: Any) -> None:
         self._socket = socket
         self._number = 0
-        self._asked: list[str] = []
-        self._complaints: list[str] = []
+        self._requested_urls: list[str] = []
+        self._console_messages: list[str] = []
         self.ask("session.new", capabilities={})
-        # Without a screen the first window has no focus, and keys press nothing in it; a second one has.
+        # Headless, the first window has no keyboard focus; a second one has.
         self._window = self.ask("browsingContext.create", type="window")["context"]
         self.ask("session.subscribe", events=["network.beforeRequestSent", "log.entryAdded"])
         self.viewport(390, 844)
 
     def ask(self, method: str, **params: Any) -> Any:
-        """One command and its answer; what the browser tells on the way is kept."""
+        """Send a command and return its result; events received meanwhile are stored."""
         self._number += 1
         self._socket.send(json.dumps({"id": self._number, "method": method, "params": params}))
         while True:
-            told = json.loads(self._socket.recv())
-            if told.get("method") == "network.beforeRequestSent":
-                self._asked.append(told["params"]["request"]["url"])
-            elif told.get("method") == "log.entryAdded" and told["params"]["level"] in ("error", "warn"):
-                self._complaints.append(told["params"]["text"])
-            elif told.get("id") == self._number:
-                if told["type"] == "error":
-                    raise RuntimeError(f"{method}: {told['message'][:500]}")
-                return told["result"]
+            message = json.loads(self._socket.recv())
+            if message.get("method") == "network.beforeRequestSent":
+                self._requested_urls.append(message["params"]["request"]["url"])
+            elif message.get("method") == "log.entryAdded" and message["params"]["level"] in (
+                "error",
+                "warn",
+            ):
+                self._console_messages.append(message["params"]["text"])
+            elif message.get("id") == self._number:
+                if message["type"] == "error":
+                    raise RuntimeError(f"{method}: {message['message'][:500]}")
+                return message["result"]
 
     def _call(self, function: str, given: tuple[Any, ...]) -> Any:
-        def value(each: Any) -> Any:
-            if isinstance(each, Element):
-                return {"sharedId": each.identity}
-            kind = "string" if isinstance(each, str) else "number"
-            return {"type": kind, "value": each}
+        def to_bidi(argument: Any) -> Any:
+            if isinstance(argument, Element):
+                return {"sharedId": argument.identity}
+            kind = "string" if isinstance(argument, str) else "number"
+            return {"type": kind, "value": argument}
 
         answer = self.ask(
             "script.callFunction",
             functionDeclaration=function,
             awaitPromise=True,
             target={"context": self._window},
-            arguments=[value(each) for each in given],
+            arguments=[to_bidi(argument) for argument in given],
         )
         if answer["type"] == "exception":
             raise RuntimeError(answer["exceptionDetails"]["text"])
@@ -113,8 +116,8 @@ class Firefox:
         return SimpleNamespace(active_element=self.execute_script("return document.activeElement"))
 
     def find_element(self, how: str, what: str) -> Element:
-        (found,) = self.find_elements(how, what)[:1]
-        return found
+        (element,) = self.find_elements(how, what)[:1]
+        return element
 
     def find_elements(self, how: str, what: str) -> list[Element]:
         selector = f"#{what}" if how == "id" else what
@@ -123,7 +126,7 @@ class Firefox:
         return [self.execute_script(script, selector, i) for i in range(number)]
 
     def viewport(self, width: int = 390, height: int = 844) -> None:
-        """Make the window as wide as some phone."""
+        """Make the window as wide as some api."""
         size = {"width": width, "height": height}
         self.ask("browsingContext.setViewport", context=self._window, viewport=size)
 
@@ -136,15 +139,15 @@ class Firefox:
     def set_files(self, element: Element, file: str) -> None:
         self.ask("input.setFiles", context=self._window, element={"sharedId": element.identity}, files=[file])
 
-    def asked(self) -> list[str]:
+    def requested_urls(self) -> list[str]:
         """Every address that the page asked for something."""
         self.execute_script("return 1")
-        return self._asked
+        return self._requested_urls
 
-    def complaints(self) -> list[str]:
+    def console_messages(self) -> list[str]:
         """What the browser wrote into its console."""
         self.execute_script("return 1")
-        return self._complaints
+        return self._console_messages
 
 
 class Element:
@@ -154,39 +157,39 @@ class Element:
         self._browser = browser
         self.identity = identity
 
-    def _told(self, script: str, *given: Any) -> Any:
+    def _evaluate(self, script: str, *given: Any) -> Any:
         return self._browser.execute_script(f"const e = arguments[0]; return {script}", self, *given)
 
     @property
     def text(self) -> str:
-        return str(self._told("e.checkVisibility() ? e.innerText.trim() : ''"))
+        return str(self._evaluate("e.checkVisibility() ? e.innerText.trim() : ''"))
 
     def is_displayed(self) -> bool:
-        return bool(self._told("e.checkVisibility()"))
+        return bool(self._evaluate("e.checkVisibility()"))
 
     def is_enabled(self) -> bool:
-        return bool(self._told("!e.disabled"))
+        return bool(self._evaluate("!e.disabled"))
 
     def is_selected(self) -> bool:
-        return bool(self._told("e.checked"))
+        return bool(self._evaluate("e.checked"))
 
     def get_attribute(self, name: str) -> str:
-        return str(self._told("e.getAttribute(arguments[1])", name))
+        return str(self._evaluate("e.getAttribute(arguments[1])", name))
 
     def send_keys(self, text: str) -> None:
-        if self._told("e.type === 'file'"):
+        if self._evaluate("e.type === 'file'"):
             self._browser.set_files(self, text)
             return
-        self._told("e.focus()")
+        self._evaluate("e.focus()")
         self._browser.keys(text)
 
     def clear(self) -> None:
-        self._told("(e.value = '', e.dispatchEvent(new Event('input')))")
+        self._evaluate("(e.value = '', e.dispatchEvent(new Event('input')))")
 
 
 @contextmanager
 def firefox_in(profile: Path) -> Iterator[Firefox]:
-    """Firefox with a profile of its own, which can be ended and started again; what it loads down goes beside it."""
+    """Firefox with its own profile, which can be restarted; downloads go beside it."""
     websocket = pytest.importorskip(
         "websocket", reason="websocket-client, a part of selenium, is not installed"
     )
@@ -201,12 +204,12 @@ def firefox_in(profile: Path) -> Iterator[Firefox]:
     with subprocess.Popen(run, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         try:
-            found = next(filter(None, (re.search(r"ws://127\.0\.0\.1:\d+", line) for line in process.stderr)))
-            address = f"{found[0]}/session"
+            match = next(filter(None, (re.search(r"ws://127\.0\.0\.1:\d+", line) for line in process.stderr)))
+            address = f"{match[0]}/session"
             with closing(websocket.create_connection(address, timeout=120, suppress_origin=True)) as socket:
                 browser = Firefox(socket)
                 yield browser
-                browser.ask("browser.close")  # what the page has stored is written when Firefox ends in order
+                browser.ask("browser.close")  # stored data are written on a regular shutdown
             process.wait(60)
         finally:
             if process.poll() is None:

@@ -1,5 +1,5 @@
-// The browser's Python as it is in the built page, for tests: runs one job and writes its answer.
-//   node python.mjs BUILT JOB.json   (the job: {script, files, call, arguments}; the answer is JSON on stdout)
+// Run a job in the Python of the built page, for tests.
+//   node python.mjs BUILT JOB.json   (the job: {script, files, call, arguments}; the result is JSON on stdout)
 import { readFileSync } from "node:fs";
 import { join, resolve } from "node:path";
 import { pathToFileURL } from "node:url";
@@ -20,5 +20,5 @@ try {
   python.runPython(job.script);
   process.stdout.write(python.runPython(job.call), () => process.exit(0));
 } catch (error) {
-  process.stderr.write(String(error.message), () => process.exit(1)); // not the stack, which quotes a megabyte of script
+  process.stderr.write(String(error.message), () => process.exit(1)); // without the stack, which quotes the whole script
 }

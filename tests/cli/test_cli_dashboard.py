@@ -1,4 +1,4 @@
-"""``abaton dashboard``: what it refuses to start with, tokens, and the dashboard beside the intake."""
+"""``abaton dashboard``: refusals, tokens, and the dashboard beside the intake."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def run(capsys, monkeypatch, tmp_path):
     monkeypatch.setenv("ABATON_STORE", str(tmp_path / "store"))
     monkeypatch.setenv("PHRASE", "a long enough sentence")
 
-    def call(*words, code=0):
-        monkeypatch.setattr(sys, "argv", ["abaton", *map(str, words)])
+    def call(*arguments, code=0):
+        monkeypatch.setattr(sys, "argv", ["abaton", *map(str, arguments)])
         with pytest.raises(SystemExit) as left:
             main()
         out, err = capsys.readouterr()
@@ -34,10 +34,10 @@ def run(capsys, monkeypatch, tmp_path):
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.7", "runs.example"])
 def test_other_addresses_are_refused_without_authentication(run, host):
-    said = run("dashboard", "--host", host, code=3)
-    assert "whoever can reach it" in said
-    assert "--access" in said
-    assert "whoever can reach it" in run("dashboard", "--behind-proxy", code=3)
+    message = run("dashboard", "--host", host, code=3)
+    assert "open to the network" in message
+    assert "--access" in message
+    assert "open to the network" in run("dashboard", "--behind-proxy", code=3)
 
 
 def test_with_authentication_the_line_must_be_encrypted(run):
@@ -47,7 +47,7 @@ def test_with_authentication_the_line_must_be_encrypted(run):
 
 def test_the_intake_shows_no_dashboard_to_a_network_without_authentication(run):
     run("keys", "new", "centre.keys", "--name", "centre", "--passphrase-env", "PHRASE")
-    words = (
+    arguments = (
         "serve",
         "intake",
         "--keys",
@@ -57,27 +57,31 @@ def test_the_intake_shows_no_dashboard_to_a_network_without_authentication(run):
         "--behind-proxy",
         "--dashboard",
     )
-    assert "whoever can reach it" in run(*words, code=3)
+    assert "open to the network" in run(*arguments, code=3)
 
 
 def test_a_token_is_printed_once_and_kept_as_a_fingerprint(run, tmp_path):
     token = run("dashboard", "token", "ada", "--role", "operator", "--access", "access.toml").strip()
     assert re.fullmatch(r"abaton-[\w-]{43}", token)
     assert token not in (tmp_path / "access.toml").read_text()
-    made = json.loads(run("dashboard", "token", "eve", "--access", "access.toml", "--days", "3", "--json"))
-    assert made["role"] == "viewer"
+    output = json.loads(run("dashboard", "token", "eve", "--access", "access.toml", "--days", "3", "--json"))
+    assert output["role"] == "viewer"
     assert [t.name for t in load_access(tmp_path / "access.toml").tokens] == ["ada", "eve"]
-    assert "no role 'king'" in run("dashboard", "token", "x", "--role", "king", "--access", "a.toml", code=2)
+    assert "unknown role 'king'" in run(
+        "dashboard", "token", "x", "--role", "king", "--access", "a.toml", code=2
+    )
     assert "cannot be read" in run("dashboard", "--access", "absent.toml", code=2)
 
 
 @pytest.fixture
 def started():
-    """Starts a command that prints its address; ended by its own number."""
+    """Start a command that prints its address; stop it by its process id."""
     running = []
 
-    def start(*words: str) -> str:
-        program = f"import sys; sys.argv = ['abaton', *{list(words)!r}]; from abaton.cli import main; main()"
+    def start(*arguments: str) -> str:
+        program = (
+            f"import sys; sys.argv = ['abaton', *{list(arguments)!r}]; from abaton.cli import main; main()"
+        )
         process = subprocess.Popen(
             [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
@@ -102,7 +106,7 @@ def test_it_serves_on_loopback_alone_by_default(run, started, tmp_path):
     address = started("dashboard", "--port", "0")
     assert address.startswith("http://127.0.0.1:")
     assert "No runs yet" in httpx.get(f"{address}/").text
-    assert "without a governance database" in httpx.get(f"{address}/governance").text
+    assert "no governance database" in httpx.get(f"{address}/governance").text
 
 
 @pytest.mark.network
@@ -116,14 +120,14 @@ def test_the_dashboard_is_beside_the_intake_and_each_has_its_own_gate(run, start
                       "--access", "access.toml")  # fmt: skip
     with httpx.Client(base_url=address) as client:
         assert client.get("/v1/health").status_code == 200
-        assert client.get("/v1/account").status_code == 401
+        assert client.get("/v1/usage").status_code == 401
         assert client.get("/dashboard").headers["location"] == "/dashboard/"
         assert client.get("/dashboard/").status_code == 401
-        assert client.get("/dashboard/../v1/account").status_code == 401
+        assert client.get("/dashboard/../v1/usage").status_code == 401
         shown = {"authorization": f"Bearer {token}"}
         assert "No study is published" in client.get("/dashboard/governance", headers=shown).text
         assert 'href="/dashboard/compare"' in client.get("/dashboard/", headers=shown).text
-        assert client.get("/v1/account", headers=shown).status_code == 401  # a token opens nothing there
+        assert client.get("/v1/usage", headers=shown).status_code == 401  # a token opens nothing there
         entered = client.post("/dashboard/login", data={"token": token})
         assert "path=/dashboard" in entered.headers["set-cookie"].lower()
         assert client.get("/dashboard/static/dashboard.css").status_code == 200

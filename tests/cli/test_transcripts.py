@@ -1,7 +1,7 @@
-"""What a person sees: transcripts of commands, in a terminal of 80 columns and in none, kept as text files.
+"""Transcripts of commands, in a terminal of 80 columns and without a terminal, compared with text files.
 
-The files in `transcripts` are made by running: with ABATON_WRITE_TRANSCRIPTS=1 this test writes what it would compare.
-Names of runs, times, digests, measures and large numbers change with every run or machine: their digits are 0.
+With ABATON_WRITE_TRANSCRIPTS=1 this test writes the files in `transcripts`. Names of runs, times, digests, metrics and
+large numbers change with every run or machine: their digits are 0.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.lab import four
+from tests.lab import four_sites as four
 
-from abaton.lab.demo import demonstration
+from abaton.lab.demo import make_demo
 from abaton.store import Store
 
 GOLDEN = Path(__file__).parent / "transcripts"
@@ -31,8 +31,8 @@ COLUMNS = 80
 CODE = "from abaton.cli import main; main()"
 
 
-class Desk:
-    """A folder in which somebody types commands."""
+class Shell:
+    """Folder in which commands are run."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -43,19 +43,19 @@ class Desk:
         self.known["PYTHONPATH"] = os.pathsep.join([str(root / "src"), os.environ.get("PYTHONPATH", "")])
 
     def without(self, line: str) -> tuple[int, str]:
-        """Run a command where no terminal is: both its streams, the data first."""
+        """Run a command without a terminal and return both streams, stdout first."""
         done = subprocess.run(
-            self.words(line), cwd=self.folder, env=self.known, capture_output=True, text=True, check=False
+            self.arguments(line), cwd=self.folder, env=self.known, capture_output=True, text=True, check=False
         )
         return done.returncode, done.stdout + done.stderr
 
     def within(self, line: str, until: Callable[[], bool] | None = None) -> tuple[int, str]:
-        """Run a command in a terminal of 80 columns; press Ctrl-C when something has come true."""
+        """Run a command in a terminal of 80 columns; press Ctrl-C when `until` is true."""
         ours, theirs = pty.openpty()
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, COLUMNS, 0, 0))
         known = {**self.known, "TERM": "dumb"}
         child = subprocess.Popen(
-            self.words(line), cwd=self.folder, env=known, stdin=theirs, stdout=theirs, stderr=theirs,
+            self.arguments(line), cwd=self.folder, env=known, stdin=theirs, stdout=theirs, stderr=theirs,
             start_new_session=True,
         )  # fmt: skip
         os.close(theirs)
@@ -64,7 +64,7 @@ class Desk:
             if select.select([ours], [], [], 0.1)[0]:
                 try:
                     part = os.read(ours, 65536)
-                except OSError:  # nobody writes any more
+                except OSError:  # the other end has closed
                     break
                 if not part:
                     break
@@ -75,55 +75,55 @@ class Desk:
         os.close(ours)
         return child.wait(), written.decode().replace("\r\n", "\n")
 
-    def words(self, line: str) -> list[str]:
+    def arguments(self, line: str) -> list[str]:
         return [sys.executable, "-c", CODE, *line.removeprefix("abaton").split()]
 
 
-def plain(text: str) -> str:
-    """What is the same whenever it is run."""
-    # How far a run has come after so many seconds depends on the machine.
-    # A library for colours, where there is one, leaves this behind.
+def normalise(text: str) -> str:
+    """Return the text without what changes with every run."""
+    # The progress after a number of seconds depends on the machine.
+    # Left behind by a library for colours, if installed.
     text = re.sub(r"^\x1b\[0m\n?", "", text, flags=re.M)
     text = re.sub(r"^[\d,]+/[\d,]+ versions; .*\n", "", text, flags=re.M)
     text = re.sub(r"-\d{8}-\d{6}-[0-9a-f]{4}", "-00000000-000000-0000", text)
     text = re.sub(r"…\d{6}-[0-9a-f]{4}", "…000000-0000", text)
-    text = re.sub(r"\b[0-9a-f]{12,64}\b", lambda found: "0" * len(found[0]), text)
+    text = re.sub(r"\b[0-9a-f]{12,64}\b", lambda match: "0" * len(match[0]), text)
     text = re.sub(r"\d+:\d+|\d+\.?\d* s\b", "0 s", text)
     text = re.sub(r"\d{4}-\d\d-\d\d", "0000-00-00", text)
-    text = re.sub(r"\d+\.\d+|\d[\d,]{2,}", lambda found: re.sub(r"\d", "0", found[0]), text)
+    text = re.sub(r"\d+\.\d+|\d[\d,]{2,}", lambda match: re.sub(r"\d", "0", match[0]), text)
     return "\n".join(line.rstrip() for line in text.splitlines()).strip("\n")
 
 
-def compare(name: str, line: str, done: tuple[int, str], folder: Path, *, whole: bool = False) -> None:
+def compare(name: str, line: str, done: tuple[int, str], folder: Path, *, full: bool = False) -> None:
     """Compare a transcript with its file, or write it."""
     code, printed = done
     printed = printed.replace(f"{folder}/", "").replace(str(folder), ".")
-    body = printed.strip("\n") if whole else plain(printed)
+    body = printed.strip("\n") if full else normalise(printed)
     body = "\n".join(line.rstrip() for line in body.splitlines())
     text = f"$ {line}\n{body}\n[exit code {code}]\n"
     path = GOLDEN / f"{name}.txt"
     if os.environ.get("ABATON_WRITE_TRANSCRIPTS"):
         path.write_text(text, encoding="utf-8")
     assert text == path.read_text(encoding="utf-8"), (
-        "write it anew with ABATON_WRITE_TRANSCRIPTS=1 if this is meant"
+        "if the change is intended, write the file with ABATON_WRITE_TRANSCRIPTS=1"
     )
 
 
 @pytest.fixture
-def desk(tmp_path):
-    return Desk(tmp_path)
+def shell(tmp_path):
+    return Shell(tmp_path)
 
 
 def test_no_line_in_a_terminal_is_wider_than_it():
     files = [path for path in GOLDEN.glob("*.txt") if "without" not in path.stem]
     assert len(files) >= 10
-    # Tables and help fit; a sentence may be folded by the terminal.
-    drawn = [line for path in files for line in path.read_text().splitlines() if line[:1] in "┏┃┡│└╭╰"]
-    assert drawn
-    assert max(map(len, drawn)) <= COLUMNS
+    # Tables and help fit; the terminal may fold sentences.
+    lines = [line for path in files for line in path.read_text().splitlines() if line[:1] in "┏┃┡│└╭╰"]
+    assert lines
+    assert max(map(len, lines)) <= COLUMNS
 
 
-WORDS = {
+USES = {
     "help": "abaton --help",
     "wrong-command": "abaton shwo latest",
     "wrong-place": "abaton check study.toml",
@@ -134,14 +134,14 @@ WORDS = {
 }
 
 
-@pytest.mark.parametrize("name", WORDS)
-def test_words_are_answered(desk, name):
-    compare(name, WORDS[name], desk.within(WORDS[name]), desk.folder, whole=True)
-    assert [path.name for path in desk.folder.iterdir()] == [], "nothing was made"
+@pytest.mark.parametrize("name", USES)
+def test_output_of_commands_without_runs(shell, name):
+    compare(name, USES[name], shell.within(USES[name]), shell.folder, full=True)
+    assert [path.name for path in shell.folder.iterdir()] == [], "nothing was created"
 
 
-def test_help_without_a_terminal(desk):
-    compare("help-without-a-terminal", WORDS["help"], desk.without(WORDS["help"]), desk.folder, whole=True)
+def test_help_without_a_terminal(shell):
+    compare("help-without-a-terminal", USES["help"], shell.without(USES["help"]), shell.folder, full=True)
 
 
 RUNS = {
@@ -155,42 +155,46 @@ RUNS = {
 
 
 @pytest.fixture(scope="module")
-def kept(tmp_path_factory):
-    """A folder with a store of three runs, one with a long name, one cut off."""
-    folder = tmp_path_factory.mktemp("kept")
+def shell_with_runs(tmp_path_factory):
+    """Folder with a store of three runs, one with a long name, one interrupted."""
+    folder = tmp_path_factory.mktemp("runs")
 
-    class Cut(BaseException):
+    class Interrupted(BaseException):
         pass
 
-    def cut(*_: object) -> None:
-        raise Cut
+    def interrupt(*_: object) -> None:
+        raise Interrupted
 
     with Store(folder / "here") as store:
         four.federation(seed=1, rounds=30, scale=0.2).run(
             "heart-failure-at-four-hospitals-first", store=store
         )
-        with pytest.raises(Cut):
-            four.federation(seed=2, rounds=3, scale=0.2).run("heart-cut-off", store=store, watch=cut)
+        with pytest.raises(Interrupted):
+            four.federation(seed=2, rounds=3, scale=0.2).run(
+                "heart-interrupted", store=store, watch=interrupt
+            )
         four.federation(seed=3, rounds=3, scale=0.2).run("trial", store=store)
-    return Desk(folder)
+    return Shell(folder)
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_runs_are_listed_and_shown(kept, name):
-    compare(name, RUNS[name], kept.within(RUNS[name]), kept.folder)
+def test_runs_are_listed_and_shown(shell_with_runs, name):
+    compare(name, RUNS[name], shell_with_runs.within(RUNS[name]), shell_with_runs.folder)
 
 
 @pytest.mark.parametrize("name", ["runs", "show"])
-def test_runs_are_listed_and_shown_without_a_terminal(kept, name):
-    compare(f"{name}-without-a-terminal", RUNS[name], kept.without(RUNS[name]), kept.folder)
+def test_runs_are_listed_and_shown_without_a_terminal(shell_with_runs, name):
+    compare(
+        f"{name}-without-a-terminal", RUNS[name], shell_with_runs.without(RUNS[name]), shell_with_runs.folder
+    )
 
 
 @pytest.fixture(scope="module")
 def hospitals(tmp_path_factory):
-    """A folder with four hospitals and their study of few rounds."""
+    """Folder with four hospitals and a study of few rounds."""
     folder = tmp_path_factory.mktemp("hospitals")
-    demonstration(folder / "all", 3, 0.25, rounds=4)
-    return Desk(folder)
+    make_demo(folder / "all", 3, 0.25, rounds=4)
+    return Shell(folder)
 
 
 RUN = "abaton run all/study.toml --sites all/athens/site.toml all/kos/site.toml --seed 3 --store here"
@@ -203,9 +207,9 @@ def test_a_study_is_run(hospitals):
 
 
 @pytest.mark.slow
-def test_ctrl_c_says_how_to_go_on_and_that_works(tmp_path):
-    demonstration(tmp_path / "all", 3, 0.25, rounds=160)
-    desk = Desk(tmp_path)
+def test_ctrl_c_prints_how_to_resume_and_that_works(tmp_path):
+    make_demo(tmp_path / "all", 3, 0.25, rounds=160)
+    shell = Shell(tmp_path)
 
     def under_way() -> bool:
         if not (tmp_path / "here" / "abaton.db").exists():
@@ -213,9 +217,9 @@ def test_ctrl_c_says_how_to_go_on_and_that_works(tmp_path):
         with Store(tmp_path / "here") as store:
             return any(len(store.models(row.run)) > 5 for row in store.runs())
 
-    done = desk.within(RUN, under_way)
+    done = shell.within(RUN, under_way)
     compare("run-ctrl-c", RUN, done, tmp_path)
-    (named,) = re.findall(r"go on with '(abaton resume [^']+)'", done[1])
-    compare("run-resumed", "abaton resume heart-failure-… --store here", desk.within(named), tmp_path)
+    (named,) = re.findall(r"resume with '(abaton resume [^']+)'", done[1])
+    compare("run-resumed", "abaton resume heart-failure-… --store here", shell.within(named), tmp_path)
     with Store(tmp_path / "here") as store:
         assert store.run("latest").status == "finished"

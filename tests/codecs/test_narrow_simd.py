@@ -1,4 +1,4 @@
-"""Payloads made here decode to the same bits where the machine has narrower vectors."""
+"""Payloads decode to the same bits on a machine with narrower vectors."""
 
 from __future__ import annotations
 
@@ -6,28 +6,29 @@ import hashlib
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
-from lines import LINES
+from tests.codecs.codec_specs import SPECS
 
-from abaton.codecs import Key, parse
-from abaton.kernels import Layout, Role, Tensor
+from abaton.codecs import CodecKey, parse_codec
+from abaton.layout import Layout, Tensor, TensorRole
 
 LAYOUT = Layout(
     [
-        Tensor("conv.weight", (16, 8, 5, 5), Role.CONV),
-        Tensor("conv.bias", (16,), Role.BIAS),
-        Tensor("dense.weight", (64, 300), Role.DENSE),
+        Tensor("conv.weight", (16, 8, 5, 5), TensorRole.CONV),
+        Tensor("conv.bias", (16,), TensorRole.BIAS),
+        Tensor("dense.weight", (64, 300), TensorRole.DENSE),
     ]
 )
-KEY = Key(b"round one", "north", b"secret")
+KEY = CodecKey(b"round one", "north", b"secret")
 READER = """
 import hashlib, sys
 sys.path.insert(0, sys.argv[1])
-from test_narrow_simd import KEY, LAYOUT, LINES, parse
-for line, name in zip(LINES, sys.stdin.read().split(), strict=True):
-    decoded = parse(line).decode(bytes.fromhex(name), LAYOUT, KEY)
+from tests.codecs.test_narrow_simd import KEY, LAYOUT, SPECS, parse_codec
+for spec, payload in zip(SPECS, sys.stdin.read().split(), strict=True):
+    decoded = parse_codec(spec).decode(bytes.fromhex(payload), LAYOUT, KEY)
     print(hashlib.sha256(decoded.tobytes()).hexdigest())
 """
 
@@ -40,10 +41,10 @@ def test_narrower_vectors_decode_the_same_bits(tmp_path):
     if platform.machine() not in ("x86_64", "AMD64"):
         pytest.skip("names an x86 processor")
     update = np.random.default_rng(0).standard_normal(LAYOUT.size).astype(np.float32)
-    payloads = [parse(line).encode(update, LAYOUT, KEY, {})[0] for line in LINES]
-    here = [
-        hashlib.sha256(parse(line).decode(payload, LAYOUT, KEY).tobytes()).hexdigest()
-        for line, payload in zip(LINES, payloads, strict=True)
+    payloads = [parse_codec(spec).encode(update, LAYOUT, KEY, {})[0] for spec in SPECS]
+    expected = [
+        hashlib.sha256(parse_codec(spec).decode(payload, LAYOUT, KEY).tobytes()).hexdigest()
+        for spec, payload in zip(SPECS, payloads, strict=True)
     ]
     environment = {
         **os.environ,
@@ -52,11 +53,11 @@ def test_narrower_vectors_decode_the_same_bits(tmp_path):
         "NUMBA_CACHE_DIR": str(tmp_path),
     }
     done = subprocess.run(
-        [sys.executable, "-c", READER, os.path.dirname(__file__)],  # noqa: PTH120
+        [sys.executable, "-c", READER, str(Path(__file__).parents[2])],
         input=" ".join(payload.hex() for payload in payloads),
         env=environment,
         check=True,
         capture_output=True,
         text=True,
     )
-    assert done.stdout.split() == here
+    assert done.stdout.split() == expected

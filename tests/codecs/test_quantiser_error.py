@@ -1,10 +1,10 @@
-"""How large the error is, that it is unbiased, and that it shrinks with the number of learners."""
+"""Size of the error, its bias, and its decrease with the number of learners."""
 
 import numpy as np
 import pytest
 
-from abaton.codecs import Key, parse
-from abaton.kernels import Layout, Role, Tensor
+from abaton.codecs import CodecKey, parse_codec
+from abaton.layout import Layout, Tensor, TensorRole
 
 EXPECTED = {
     "quicfl": (1.4654, 0.2136, 0.04264, 0.00951),
@@ -15,7 +15,7 @@ QUICK = [(name, b) for name in EXPECTED for b in (1, 2, 3, 4)]
 
 
 def flat(size):
-    return Layout([Tensor("weight", (size,), Role.DENSE)])
+    return Layout([Tensor("weight", (size,), TensorRole.DENSE)])
 
 
 def vnmse(codec, update, layout, key):
@@ -27,20 +27,20 @@ def vnmse(codec, update, layout, key):
 @pytest.mark.parametrize(("name", "bits"), QUICK)
 def test_error_on_a_small_vector(name, bits):
     update, layout = np.random.default_rng(bits).lognormal(size=1 << 17).astype(np.float32), flat(1 << 17)
-    error, _ = vnmse(parse(f"{name}(bits={bits})").codec, update, layout, Key(b"key", "north"))
+    error, _ = vnmse(parse_codec(f"{name}(bits={bits})").codec, update, layout, CodecKey(b"key", "north"))
     assert error == pytest.approx(EXPECTED[name][bits - 1], rel=0.06 if bits == 1 else 0.025)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["normal", "lognormal"])
+@pytest.mark.parametrize("distribution", ["normal", "lognormal"])
 @pytest.mark.parametrize(("name", "bits"), QUICK)
-def test_error_at_a_million_numbers(name, bits, kind):
-    codec, layout = parse(f"{name}(bits={bits})").codec, flat(1 << 20)
-    found = []
+def test_error_at_a_million_values(name, bits, distribution):
+    codec, layout = parse_codec(f"{name}(bits={bits})").codec, flat(1 << 20)
+    measurements = []
     for seed in range(8):
-        update = getattr(np.random.default_rng(seed), kind)(size=1 << 20).astype(np.float32)
-        found.append(vnmse(codec, update, layout, Key(bytes([seed + 1]), "north")))
-    errors, sizes = zip(*found, strict=True)
+        update = getattr(np.random.default_rng(seed), distribution)(size=1 << 20).astype(np.float32)
+        measurements.append(vnmse(codec, update, layout, CodecKey(bytes([seed + 1]), "north")))
+    errors, sizes = zip(*measurements, strict=True)
     tolerance = {"quicfl": (0.02, 0.007, 0.005, 0.005)}.get(name, (0.005,) * 4)[bits - 1]
     assert np.mean(errors) == pytest.approx(EXPECTED[name][bits - 1], rel=tolerance)
     if name == "ecdq":
@@ -48,25 +48,25 @@ def test_error_at_a_million_numbers(name, bits, kind):
         assert max(sizes) <= bits + 0.005
 
 
-@pytest.mark.parametrize("line", ["quicfl(bits=1)", "quicfl(bits=3)", "ecdq(bits=1)", "ecdq(bits=4)"])
-def test_error_shrinks_as_one_over_the_learners(line):
-    codec, layout = parse(line).codec, flat(1 << 16)
+@pytest.mark.parametrize("spec", ["quicfl(bits=1)", "quicfl(bits=3)", "ecdq(bits=1)", "ecdq(bits=4)"])
+def test_error_shrinks_as_one_over_the_learners(spec):
+    codec, layout = parse_codec(spec).codec, flat(1 << 16)
     update = np.random.default_rng(0).lognormal(size=layout.size).astype(np.float32)
     shrunk = []
     for learners in (1, 10, 100):
         total = codec.accumulator(layout, b"key")
         for i in range(learners):
-            total.add(codec.encode(update, layout, Key(b"key", f"learner {i}")), 1.0, f"learner {i}")
+            total.add(codec.encode(update, layout, CodecKey(b"key", f"learner {i}")), 1.0, f"learner {i}")
         error = total.mean().astype(np.float64) - update
         shrunk.append(learners * (error**2).sum() / (update.astype(np.float64) ** 2).sum())
     assert shrunk[1:] == pytest.approx([shrunk[0]] * 2, rel=0.08)
 
 
-def mean_of_many(line, update, times):
-    codec, layout = parse(line).codec, flat(update.size)
+def mean_of_many(spec, update, times):
+    codec, layout = parse_codec(spec).codec, flat(update.size)
     total = np.zeros(update.size)
     for i in range(times):
-        key = Key(i.to_bytes(4, "little"), "north")
+        key = CodecKey(i.to_bytes(4, "little"), "north")
         total += codec.decode(codec.encode(update, layout, key), layout, key)
     return total / times
 
@@ -76,13 +76,13 @@ SPARSE[:3] = 1, 0.5, 0.25
 
 
 @pytest.mark.parametrize(
-    ("line", "error"), [("quicfl(bits=1)", 1.47), ("ecdq(bits=1)", 0.55), ("hadamard(bits=2)", 2.0)]
+    ("spec", "error"), [("quicfl(bits=1)", 1.47), ("ecdq(bits=1)", 0.55), ("hadamard(bits=2)", 2.0)]
 )
-def test_sparse_vectors_are_decoded_without_bias(line, error):
+def test_sparse_vectors_are_decoded_without_bias(spec, error):
     times = 3000
-    mean = mean_of_many(line, SPARSE, times)
-    off = ((mean - SPARSE) ** 2).sum() / (SPARSE**2).sum()
-    assert off < 2 * error / times
+    mean = mean_of_many(spec, SPARSE, times)
+    bias = ((mean - SPARSE) ** 2).sum() / (SPARSE**2).sum()
+    assert bias < 2 * error / times
     np.testing.assert_allclose(mean[:3], SPARSE[:3], atol=0.02)
 
 

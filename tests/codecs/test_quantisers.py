@@ -1,4 +1,4 @@
-"""What all rotated quantisers have in common."""
+"""Properties that all quantisers share."""
 
 import hashlib
 import struct
@@ -8,35 +8,35 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from abaton.codecs import Key, parse, payload_format
-from abaton.codecs.rotated_domain import split
+from abaton.codecs import CodecKey, parse_codec, payload_format
+from abaton.codecs.rotated_domain import split_blocks
 from abaton.errors import LayoutError, PayloadError, SettingsError
-from abaton.kernels import Layout, Role, Tensor
+from abaton.layout import Layout, Tensor, TensorRole
 
 CODECS = [
     "quicfl(bits=1)", "quicfl(bits=2)", "quicfl(bits=3)", "quicfl(bits=4)", "quicfl(bits=2, shared_bits=0)",
     "ecdq(bits=1)", "ecdq(bits=2)", "ecdq(bits=3)", "ecdq(bits=4)", "eden(bits=1)", "eden(bits=3)", "drive",
     "hadamard(bits=2)", "kashin(bits=2)", "qsgd(bits=1)", "qsgd(bits=4)",
 ]  # fmt: skip
-KEY = Key(b"a round's key", "north")
+KEY = CodecKey(b"a round's key", "north")
 
 
 def flat(size):
-    return Layout([Tensor("weight", (size,), Role.DENSE)])
+    return Layout([Tensor("weight", (size,), TensorRole.DENSE)])
 
 
 def normal(size, seed=0):
     return np.random.default_rng(seed).normal(size=size).astype(np.float32)
 
 
-def nmse(found, true):
-    true = true.astype(np.float64)
-    return ((found - true) ** 2).sum() / (true**2).sum()
+def nmse(decoded, update):
+    update = update.astype(np.float64)
+    return ((decoded - update) ** 2).sum() / (update**2).sum()
 
 
 @pytest.fixture(params=CODECS)
 def codec(request):
-    return parse(request.param).codec
+    return parse_codec(request.param).codec
 
 
 @pytest.mark.parametrize("size", [0, 1, 2, 31, 33, 129, 1023, 1024, 1025, 5000, 70_001])
@@ -59,7 +59,7 @@ def test_learners_and_rounds_have_their_own_randomness(codec):
     update, layout = normal(3000), flat(3000)
     decoded = [
         codec.decode(codec.encode(update, layout, key), layout, key)
-        for key in (KEY, Key(b"a round's key", "south"), Key(b"another key", "north"))
+        for key in (KEY, CodecKey(b"a round's key", "south"), CodecKey(b"another key", "north"))
     ]
     assert not np.array_equal(decoded[0], decoded[1])
     assert not np.array_equal(decoded[0], decoded[2])
@@ -88,28 +88,28 @@ def test_subnormal_and_huge_values(codec, scale):
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-def test_what_is_not_finite_is_refused_by_name(codec, bad):
+def test_values_that_are_not_finite_are_refused_by_tensor_name(codec, bad):
     update = normal(2000)
     update[1700] = bad
     with pytest.raises(LayoutError, match=r"north.*'weight'"):
         codec.encode(update, flat(2000), KEY)
 
 
-@pytest.mark.parametrize("at", [0, slice(None), slice(-5, None)])
-def test_what_is_not_finite_anywhere_is_refused(codec, at):
+@pytest.mark.parametrize("position", [0, slice(None), slice(-5, None)])
+def test_values_that_are_not_finite_are_refused_at_any_position(codec, position):
     update = normal(70_005)
-    update[at] = np.nan
+    update[position] = np.nan
     with pytest.raises(LayoutError, match="weight"):
         codec.encode(update, flat(70_005), KEY)
 
 
-def test_what_does_not_fit_is_refused(codec):
+def test_updates_that_do_not_fit_are_refused(codec):
     for update in (normal(10), normal(2000).astype(np.float64), normal(2000).reshape(2, 1000)):
         with pytest.raises(LayoutError):
             codec.encode(update, flat(2000), KEY)
 
 
-GOLDEN = {  # the first 16 digits of SHA-256 of a payload: a change here is a new version of the format
+GOLDEN = {  # first 16 digits of SHA-256 of a payload: a change is a new version of the format
     "quicfl(bits=1)": "e1acbd38abd6fe8c",
     "quicfl(bits=2)": "c858d4c79dc919a0",
     "quicfl(bits=3)": "36cf3e6d4775f459",
@@ -124,19 +124,19 @@ GOLDEN = {  # the first 16 digits of SHA-256 of a payload: a change here is a ne
 }
 
 
-@pytest.mark.parametrize("line", GOLDEN)
-def test_payloads_keep_their_bytes(line):
+@pytest.mark.parametrize("spec", GOLDEN)
+def test_payloads_keep_their_bytes(spec):
     update = (np.arange(3000) % 17 - 8).astype(np.float32)
-    payload = parse(line).codec.encode(update, flat(3000), KEY)
-    assert hashlib.sha256(payload).hexdigest()[:16] == GOLDEN[line]
+    payload = parse_codec(spec).codec.encode(update, flat(3000), KEY)
+    assert hashlib.sha256(payload).hexdigest()[:16] == GOLDEN[spec]
 
 
-def test_a_sum_is_the_weighted_mean_of_what_is_decoded(codec):
+def test_sum_is_the_weighted_mean_of_decoded_updates(codec):
     layout, learners = flat(3100), ["north", "south", "east"]
     weights, expected = [1.0, 0.0, 2.5], np.zeros(3100)
     first, second = codec.accumulator(layout, KEY.round), codec.accumulator(layout, KEY.round)
     for i, (learner, weight) in enumerate(zip(learners, weights, strict=True)):
-        key = Key(KEY.round, learner)
+        key = CodecKey(KEY.round, learner)
         payload = codec.encode(normal(3100, i), layout, key)
         (first if i < 2 else second).add(payload, weight, learner)
         expected += weight * codec.decode(payload, layout, key)
@@ -145,14 +145,14 @@ def test_a_sum_is_the_weighted_mean_of_what_is_decoded(codec):
 
 
 def test_many_additions_do_not_drift():
-    codec, layout = parse("quicfl(bits=4)").codec, flat(1024)
+    codec, layout = parse_codec("quicfl(bits=4)").codec, flat(1024)
     payload, total = codec.encode(normal(1024), layout, KEY), codec.accumulator(layout, KEY.round)
     for _ in range(1000):
         total.add(payload, 0.1, KEY.learner)
     np.testing.assert_allclose(total.mean(), codec.decode(payload, layout, KEY), atol=1e-5)
 
 
-def test_a_refused_payload_leaves_the_sum_as_it_was(codec):
+def test_refused_payload_does_not_change_the_sum(codec):
     layout = flat(2048)
     good, total = codec.encode(normal(2048), layout, KEY), codec.accumulator(layout, KEY.round)
     total.add(good, 1.0, KEY.learner)
@@ -165,7 +165,7 @@ def test_a_refused_payload_leaves_the_sum_as_it_was(codec):
 
 
 def hostile(codec, payload, layout):
-    """A sealed but foreign body decodes to finite numbers or is refused; never anything else."""
+    """Check that an arbitrary body with a correct checksum decodes to finite values or is refused."""
     try:
         assert np.isfinite(codec.decode(payload, layout, KEY)).all()
     except PayloadError:
@@ -175,26 +175,26 @@ def hostile(codec, payload, layout):
     assert np.isfinite(total.mean()).all()
 
 
-@pytest.mark.parametrize("line", CODECS)
+@pytest.mark.parametrize("spec", CODECS)
 @settings(deadline=None, max_examples=25)
 @given(data=st.data())
-def test_broken_bodies_with_a_good_checksum(line, data):
-    codec, layout = parse(line).codec, flat(data.draw(st.sampled_from([5, 1030, 2500])))
+def test_broken_bodies_with_a_good_checksum(spec, data):
+    codec, layout = parse_codec(spec).codec, flat(data.draw(st.sampled_from([5, 1030, 2500])))
     body = bytearray(codec.encode(normal(layout.size), layout, KEY)[24:-4])
     for _ in range(data.draw(st.integers(1, 6))):
-        at = data.draw(st.integers(0, len(body) - 1))
-        body[at] = data.draw(st.integers(0, 255))
-    cut = data.draw(st.integers(0, len(body)))
+        position = data.draw(st.integers(0, len(body) - 1))
+        body[position] = data.draw(st.integers(0, 255))
+    end = data.draw(st.integers(0, len(body)))
     extra = data.draw(st.binary(max_size=20))
-    for changed in (body, body[:cut], body + extra):
+    for changed in (body, body[:end], body + extra):
         hostile(codec, payload_format.pack(codec.code, layout, changed), layout)
 
 
-@pytest.mark.parametrize("line", CODECS)
+@pytest.mark.parametrize("spec", CODECS)
 @settings(deadline=None, max_examples=25)
 @given(body=st.binary(max_size=600), size=st.sampled_from([0, 3, 1024]))
-def test_random_bodies_with_a_good_checksum(line, body, size):
-    codec, layout = parse(line).codec, flat(size)
+def test_random_bodies_with_a_good_checksum(spec, body, size):
+    codec, layout = parse_codec(spec).codec, flat(size)
     hostile(codec, payload_format.pack(codec.code, layout, body), layout)
 
 
@@ -211,18 +211,18 @@ def test_an_impossible_norm_is_refused(codec, value):
 
 
 @pytest.mark.parametrize(
-    "line",
+    "spec",
     ["quicfl(bits=0)", "quicfl(bits=5)", "quicfl(bits=4, shared_bits=5)", "ecdq(bits=1.5)", "qsgd(bits=9)"],
 )
-def test_settings_out_of_range_are_refused(line):
+def test_settings_out_of_range_are_refused(spec):
     with pytest.raises(SettingsError):
-        parse(line)
+        parse_codec(spec)
 
 
 def test_blocks_cover_a_vector_once():
     for size in (0, 1, 1023, 1024, 65_536, 65_537, 1_690_046):
-        cut = split(size, 2)
-        ends = [start + length for start, length, _, _ in cut.table.tolist()]
-        assert [start for start, *_ in cut.table.tolist()] == [0, *ends][: len(cut)]
-        assert (cut.tail.start, cut.tail.stop) == (ends[-1] if ends else 0, size)
-        assert cut.padded < size + 1024
+        blocks = split_blocks(size, 2)
+        ends = [start + length for start, length, _, _ in blocks.table.tolist()]
+        assert [start for start, *_ in blocks.table.tolist()] == [0, *ends][: len(blocks)]
+        assert (blocks.tail.start, blocks.tail.stop) == (ends[-1] if ends else 0, size)
+        assert blocks.padded_size < size + 1024

@@ -1,15 +1,15 @@
-"""A store, people with tokens, and clients of a dashboard over them."""
+"""Store, access tokens and clients of a dashboard."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 import pytest
-from tests.dashboard.told import Client, Ticks
+from tests.dashboard.example_store import Client, ManualClock
 
 from abaton.dashboard import (
     AccessFile,
-    Dashboard,
+    DashboardState,
     Sessions,
     ViewerRole,
     add_token,
@@ -27,30 +27,30 @@ def store(tmp_path) -> Iterator[Store]:
 
 @pytest.fixture
 def tokens(tmp_path) -> tuple[AccessFile, dict[str, str]]:
-    """An access file with a token of every role, and users of a proxy."""
+    """Return an access file with a token of every role and users of a proxy, and the tokens."""
     path = tmp_path / "access.toml"
-    made = {role.value: add_token(path, role.value, role) for role in ViewerRole}
+    tokens_by_role = {role.value: add_token(path, role.value, role) for role in ViewerRole}
     path.write_text('[users]\n"ada" = "operator"\n\n' + path.read_text())
-    return load_access(path), made
+    return load_access(path), tokens_by_role
 
 
 @pytest.fixture
-def ticks() -> Ticks:
-    return Ticks()
+def clock() -> ManualClock:
+    return ManualClock()
 
 
 @pytest.fixture
-def closed(store, tokens, ticks) -> Iterator[Client]:
-    """A client of a dashboard that asks who it is; not signed in."""
-    made = Dashboard(store, None, tokens[0], sessions=Sessions(ticks))
-    client = Client(make_dashboard(made), "http://runs.example")
+def protected(store, tokens, clock) -> Iterator[Client]:
+    """Yield a client of a dashboard with authentication; not signed in."""
+    dashboard = DashboardState(store, None, tokens[0], sessions=Sessions(clock))
+    client = Client(make_dashboard(dashboard), "http://runs.example")
     yield client
     client.close()
 
 
 @pytest.fixture
-def looking(store) -> Iterator[Client]:
-    """A client on the machine itself, where everybody may look."""
-    client = Client(make_dashboard(Dashboard(store)), "http://localhost:8730")
+def local(store) -> Iterator[Client]:
+    """Yield a client on the machine itself, where all users may view."""
+    client = Client(make_dashboard(DashboardState(store)), "http://localhost:8730")
     yield client
     client.close()

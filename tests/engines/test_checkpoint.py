@@ -1,4 +1,4 @@
-"""Going on from a checkpoint: the same run, without mixing its models again."""
+"""Resuming from a checkpoint gives the same run without aggregating its models again."""
 
 from __future__ import annotations
 
@@ -9,157 +9,162 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from abaton.codecs import parse
+from abaton.codecs import parse_codec
 from abaton.controller import (
-    POLICIES,
-    Adam,
-    Arrived,
-    Asynchronous,
-    ByStaleness,
-    Latest,
-    Momentum,
-    Privacy,
-    Rules,
-    Shelf,
-    State,
-    Synchronous,
+    STRATEGIES,
+    AsynchronousScheduler,
+    ControllerState,
+    DifferentialPrivacy,
+    LatestContribution,
+    ModelCache,
+    ServerAdam,
+    ServerMomentum,
+    StalenessWeighting,
+    Strategy,
+    SynchronousScheduler,
     TrainSettings,
+    UpdateReceived,
     community_model,
-    from_row,
+    event_from_row,
 )
-from abaton.controller.aggregation import Newest
-from abaton.controller.state import from_plain, to_plain
-from abaton.engines import Checkpoints, Driver, VirtualEngine
-from abaton.engines.checkpoint import SHARE, Checkpoint
+from abaton.controller.aggregation import LatestMeanModel
+from abaton.controller.state import from_json_value, to_json_value
+from abaton.engines import Checkpoints, RunLoop, VirtualEngine
+from abaton.engines.checkpoint import MAX_TIME_FRACTION, Checkpoint
 from abaton.errors import SettingsError, StoreError
-from abaton.learners import Examples, Learner, logistic
-from abaton.store import Journal, SlotFile, Store
+from abaton.learners import Learner
+from abaton.models import Examples, logistic
+from abaton.store import Journal, ScratchModelFile, Store
 
 SETTINGS = TrainSettings(epochs=1, batch_size=10)
 MODEL = logistic(features=4)
-RULES = {
-    **{name: dict(chosen) for name, chosen in POLICIES.items()},
+STRATEGY_OPTIONS = {
+    **{name: dict(strategy) for name, strategy in STRATEGIES.items()},
     "sampled, with a deadline and momentum": {
-        "pacing": Synchronous(participants=2, deadline=50.0),
-        "server": Momentum(),
+        "scheduler": SynchronousScheduler(participants=2, deadline=50.0),
+        "server_optimiser": ServerMomentum(),
     },
-    "asynchronous, Adam, leavers go": {
-        "pacing": Asynchronous(),
-        "server": Adam(),
-        "mixing": Latest("subtract"),
+    "asynchronous, Adam, departed learners subtracted": {
+        "scheduler": AsynchronousScheduler(),
+        "server_optimiser": ServerAdam(),
+        "contribution_rule": LatestContribution("subtract"),
     },
-    "private": {"pacing": Asynchronous(), "privacy": Privacy(8.0, 1e-5, 9.0)},
+    "private": {"scheduler": AsynchronousScheduler(), "privacy": DifferentialPrivacy(8.0, 1e-5, 9.0)},
     "private rounds": {
-        "weighting": (ByStaleness("constant"),),
-        "privacy": Privacy(8.0, 1e-5, 9.0, "readers"),
+        "weighting": (StalenessWeighting("constant"),),
+        "privacy": DifferentialPrivacy(8.0, 1e-5, 9.0, "readers"),
     },
 }
 
 
 def learners(codec) -> dict[str, Learner]:
-    made = {}
+    built = {}
     for i, name in enumerate("abc"):
         x = np.random.default_rng(i).normal(size=(30, 4)).astype(np.float32)
         data = Examples(x, (x[:, 0] > 0).astype(np.int64))
-        made[name] = Learner(name, MODEL, data, codec, 0, validation=data, secret=b"site " + name.encode())
-    return made
+        built[name] = Learner(name, MODEL, data, codec, 0, validation=data, secret=b"site " + name.encode())
+    return built
 
 
 class Deterministic(VirtualEngine):
-    """The virtual engine in the role of a real one: its answers are told from the journal."""
+    """Virtual engine in the role of a real-time one: known updates come from the journal."""
 
-    real = True
+    is_real_time = True
 
 
-class Cut(BaseException):
+class Interrupted(BaseException):
     pass
 
 
-def drive(
+def run_once(
     store: Store,
     run: str,
-    rules: Rules,
-    line: str,
+    strategy: Strategy,
+    spec: str,
     *,
-    every: int = 4,
-    cut: int = 0,
-    tries: list | None = None,
+    checkpoint_every: int = 4,
+    interrupt_at: int = 0,
+    attempts: list | None = None,
 ):
-    codec = parse(line)
+    codec = parse_codec(spec)
     journal = Journal(store, run)
-    checkpoints = Checkpoints(store.checkpoint_folder(run), every, clock=lambda: 0.0)
-    events = {e.task: e for e in map(lambda r: from_row(*r), journal.rows()) if isinstance(e, Arrived)}
-    members = learners(codec)
-    virtual = Deterministic(members, {}, keep=journal.payloads.put, seed=0, finished=events)
-    community = community_model(rules, MODEL.layout, codec, MODEL.initial(0))
-    driver = Driver(rules, community, virtual, journal, checkpoints=checkpoints)
-    made = checkpoints.read()
-    if made is not None:
-        driver.go_on(made)
-        if tries is not None:
-            tries.append((made.events, journal.known - made.events))
+    checkpoints = Checkpoints(store.checkpoint_folder(run), checkpoint_every, clock=lambda: 0.0)
+    events = {
+        e.task: e for e in map(lambda r: event_from_row(*r), journal.rows()) if isinstance(e, UpdateReceived)
+    }
+    learners_by_name = learners(codec)
+    virtual = Deterministic(
+        learners_by_name, {}, store_payload=journal.payloads.put, seed=0, known_updates=events
+    )
+    community = community_model(strategy, MODEL.layout, codec, MODEL.initial(0))
+    run_loop = RunLoop(strategy, community, virtual, journal, checkpoints=checkpoints)
+    checkpoint = checkpoints.read()
+    if checkpoint is not None:
+        run_loop.resume(checkpoint)
+        if attempts is not None:
+            attempts.append((checkpoint.events, journal.stored_events - checkpoint.events))
     seen = [journal.length]
 
     def watch(*_: object) -> None:
         seen[0] += 1
-        if seen[0] == cut:
-            raise Cut
+        if seen[0] == interrupt_at:
+            raise Interrupted
 
-    return driver.run(watch)
+    return run_loop.run(watch)
 
 
-@pytest.mark.parametrize("name", RULES)
-def test_the_state_at_every_event_survives_as_plain_values(tmp_path, name):
+@pytest.mark.parametrize("name", STRATEGY_OPTIONS)
+def test_the_state_at_every_event_survives_as_json(tmp_path, name):
     import json
 
-    rules = Rules(learners=3, rounds=4, training=SETTINGS, **RULES[name])
-    line = "clip(norm=1) | gaussian_noise(std=9) | raw" if rules.privacy else "raw"
-    codec, states = parse(line), []
+    strategy = Strategy(learners=3, rounds=4, training=SETTINGS, **STRATEGY_OPTIONS[name])
+    spec = "clip(norm=1) | gaussian_noise(std=9) | raw" if strategy.privacy else "raw"
+    codec, states = parse_codec(spec), []
     with Store(tmp_path) as store:
         journal = Journal(store, "r")
-        engine = VirtualEngine(learners(codec), {}, keep=journal.payloads.put, seed=0)
-        community = community_model(rules, MODEL.layout, codec, MODEL.initial(0))
-        Driver(rules, community, engine, journal).run(lambda state, _: states.append(state))
+        engine = VirtualEngine(learners(codec), {}, store_payload=journal.payloads.put, seed=0)
+        community = community_model(strategy, MODEL.layout, codec, MODEL.initial(0))
+        RunLoop(strategy, community, engine, journal).run(lambda state, _: states.append(state))
     assert len(states) > 6
-    for state in [State(), *states]:
-        assert from_plain(json.loads(json.dumps(to_plain(state)))) == state
+    for state in [ControllerState(), *states]:
+        assert from_json_value(json.loads(json.dumps(to_json_value(state)))) == state
 
 
-@pytest.mark.parametrize("name", [n for n in RULES if n != "AsyncDVW(a)"])
-def test_a_run_goes_on_from_its_checkpoint_with_the_bits_of_its_journal(tmp_path, monkeypatch, name):
-    """Cut it off, resume it, and mix the whole journal again without a checkpoint: the same versions."""
-    monkeypatch.setattr("abaton.store.journal._LONGEST_WAIT", 0.0)
-    rules = Rules(learners=3, rounds=8, training=SETTINGS, **RULES[name])
-    line = "clip(norm=1) | gaussian_noise(std=9) | raw" if rules.privacy else "ecdq(bits=4)"
+@pytest.mark.parametrize("name", [n for n in STRATEGY_OPTIONS if n != "AsyncDVW(a)"])
+def test_a_run_resumes_from_its_checkpoint_with_the_bits_of_its_journal(tmp_path, monkeypatch, name):
+    """Interrupted and resumed, and replayed from the content journal without a checkpoint: the same versions."""
+    monkeypatch.setattr("abaton.store.journal._MAX_WAIT_SECONDS", 0.0)
+    strategy = Strategy(learners=3, rounds=8, training=SETTINGS, **STRATEGY_OPTIONS[name])
+    spec = "clip(norm=1) | gaussian_noise(std=9) | raw" if strategy.privacy else "ecdq(bits=4)"
     with Store(tmp_path) as store:
-        tries: list = []
-        for cut in (6, 11, 17):
-            with pytest.raises(Cut):
-                drive(store, "r", rules, line, cut=cut, tries=tries)
-        outcome = drive(store, "r", rules, line, tries=tries)
+        attempts: list = []
+        for interrupt_at in (6, 11, 17):
+            with pytest.raises(Interrupted):
+                run_once(store, "r", strategy, spec, interrupt_at=interrupt_at, attempts=attempts)
+        outcome = run_once(store, "r", strategy, spec, attempts=attempts)
         assert outcome.version == 8
-        assert tries
-        assert all(told < 4 for _, told in tries), "only what follows the checkpoint is replayed"
+        assert attempts
+        assert all(replayed < 4 for _, replayed in attempts), "only events after the checkpoint are replayed"
         digests = [model.digest for model in store.models("r")]
         assert len(digests) == 9
         journal = Journal(store, "r")
-        codec = parse(line)
-        unused = VirtualEngine({}, {}, keep=journal.payloads.put, seed=0)
-        community = community_model(rules, MODEL.layout, codec, MODEL.initial(0))
-        replayed = Driver(rules, community, unused, journal)
-        replayed.go_on()
-        replayed.run()  # the journal compares every version's digest with what was published
+        codec = parse_codec(spec)
+        unused = VirtualEngine({}, {}, store_payload=journal.payloads.put, seed=0)
+        community = community_model(strategy, MODEL.layout, codec, MODEL.initial(0))
+        replayed = RunLoop(strategy, community, unused, journal)
+        replayed.resume()
+        replayed.run()  # the journal compares every version's digest with the published one
 
 
-def test_a_mix_goes_on_with_the_same_bits(tmp_path):
+def test_a_restored_community_model_has_the_same_bits(tmp_path):
     rng = np.random.default_rng(0)
     models = rng.normal(size=(6, MODEL.layout.size)).astype(np.float32)
-    one = Newest(MODEL.layout, parse("raw"), MODEL.layout.zeros(), Adam())
+    one = LatestMeanModel(MODEL.layout, parse_codec("raw"), MODEL.layout.zeros(), ServerAdam())
     for i in range(6):
         one.replace(f"site{i % 4}", models[i], 1.0 + i)
         one.publish()
-    one.retire("site3")
-    other = Newest(MODEL.layout, parse("raw"), MODEL.layout.zeros(), Adam())
+    one.remove_learner("site3")
+    other = LatestMeanModel(MODEL.layout, parse_codec("raw"), MODEL.layout.zeros(), ServerAdam())
     other.load(one.save())
     for mix in (one, other):
         mix.replace("site1", models[0] * 1e9, 0.3)
@@ -168,95 +173,107 @@ def test_a_mix_goes_on_with_the_same_bits(tmp_path):
     assert one._total.tobytes() == other._total.tobytes()
 
 
-def test_newest_models_that_are_in_a_file_are_saved_and_taken_over(tmp_path):
-    """Also if they do not fit in memory together."""
+def test_latest_models_in_a_file_are_saved_and_restored(tmp_path):
+    """Also if they do not fit into memory together."""
     models = np.random.default_rng(0).normal(size=(6, MODEL.layout.size)).astype(np.float32)
-    with SlotFile(tmp_path, MODEL.layout.size) as file, SlotFile(tmp_path, MODEL.layout.size) as another:
-        mixes = [
-            Newest(MODEL.layout, parse("raw"), MODEL.layout.zeros(), shelf=Shelf(MODEL.layout.size, 0, place))
-            for place in (file, another)
+    with (
+        ScratchModelFile(tmp_path, MODEL.layout.size) as file,
+        ScratchModelFile(tmp_path, MODEL.layout.size) as another,
+    ):
+        models_in_file = [
+            LatestMeanModel(
+                MODEL.layout,
+                parse_codec("raw"),
+                MODEL.layout.zeros(),
+                model_cache=ModelCache(MODEL.layout.size, 0, scratch_file),
+            )
+            for scratch_file in (file, another)
         ]
         for i in range(6):
-            mixes[0].replace(f"site{i}", models[i], 1.0 + i)
-            mixes[0].publish()
+            models_in_file[0].replace(f"site{i}", models[i], 1.0 + i)
+            models_in_file[0].publish()
         checkpoints = Checkpoints(tmp_path / "checkpoints")
-        checkpoints.write(Checkpoint(1, "", {"mix": mixes[0].save()}))
-        mixes[1].load(checkpoints.read().parts["mix"])
-        for mix in mixes:
+        checkpoints.write(Checkpoint(1, "", {"community_model": models_in_file[0].save()}))
+        models_in_file[1].load(checkpoints.read().components["community_model"])
+        for mix in models_in_file:
             for i in (4, 1):
                 mix.replace(f"site{i}", models[0], 0.5)
-            mix.retire("site2")
+            mix.remove_learner("site2")
             mix.publish()
-        assert mixes[0].vector.tobytes() == mixes[1].vector.tobytes()
+        assert models_in_file[0].vector.tobytes() == models_in_file[1].vector.tobytes()
 
 
-def one_checkpoint(folder: Path, store: Store) -> Checkpoints:
-    with pytest.raises(Cut):
-        drive(store, "r", Rules(learners=3, rounds=8, training=SETTINGS), "raw", cut=9)
+def write_checkpoint(folder: Path, store: Store) -> Checkpoints:
+    with pytest.raises(Interrupted):
+        run_once(store, "r", Strategy(learners=3, rounds=8, training=SETTINGS), "raw", interrupt_at=9)
     return Checkpoints(store.checkpoint_folder("r"))
 
 
 def test_a_damaged_checkpoint_is_never_read(tmp_path, monkeypatch):
-    monkeypatch.setattr("abaton.store.journal._LONGEST_WAIT", 0.0)
+    monkeypatch.setattr("abaton.store.journal._MAX_WAIT_SECONDS", 0.0)
     with Store(tmp_path) as store:
-        checkpoints = one_checkpoint(tmp_path, store)
-        whole = checkpoints.path.read_bytes()
-        length = int.from_bytes(whole[:8], "little")
-        for place in (3, 20, 8 + length + 1, (8 + length + len(whole)) // 2, len(whole) - 2):
-            changed = bytearray(whole)
-            changed[place] ^= 1
+        checkpoints = write_checkpoint(tmp_path, store)
+        content = checkpoints.path.read_bytes()
+        length = int.from_bytes(content[:8], "little")
+        for offset in (3, 20, 8 + length + 1, (8 + length + len(content)) // 2, len(content) - 2):
+            changed = bytearray(content)
+            changed[offset] ^= 1
             checkpoints.path.write_bytes(changed)
             with pytest.raises(StoreError, match="damaged"):
                 checkpoints.read()
-        for size in (0, 5, 100, 8 + length, len(whole) - 1):
-            checkpoints.path.write_bytes(whole[:size])
+        for size in (0, 5, 100, 8 + length, len(content) - 1):
+            checkpoints.path.write_bytes(content[:size])
             with pytest.raises(StoreError, match="damaged"):
                 checkpoints.read()
-        checkpoints.path.write_bytes(whole.replace(b'"form": "1"', b'"form": "2"'))
-        with pytest.raises(StoreError, match="another form"):
+        checkpoints.path.write_bytes(content.replace(b'"format": "1"', b'"format": "2"'))
+        with pytest.raises(StoreError, match="another format"):
             checkpoints.read()
 
 
-def test_a_checkpoint_fits_its_own_journal_only(tmp_path, monkeypatch):
-    monkeypatch.setattr("abaton.store.journal._LONGEST_WAIT", 0.0)
+def test_a_checkpoint_matches_its_own_journal_only(tmp_path, monkeypatch):
+    monkeypatch.setattr("abaton.store.journal._MAX_WAIT_SECONDS", 0.0)
     with Store(tmp_path) as store:
-        made = one_checkpoint(tmp_path, store).read()
-        assert made.events == 8
-        assert len(list(Journal(store, "r").skip(8, made.mark))) == 1
-        with pytest.raises(StoreError, match="does not have"):
-            Journal(store, "r").skip(8, "another mark")
+        checkpoint = write_checkpoint(tmp_path, store).read()
+        assert checkpoint.events == 8
+        assert len(list(Journal(store, "r").skip(8, checkpoint.last_event_digest))) == 1
+        with pytest.raises(StoreError, match="do not match the journal"):
+            Journal(store, "r").skip(8, "another digest")
         with store.reading() as connection:
             connection.exec_driver_sql("DELETE FROM events WHERE sequence > 3")
-        with pytest.raises(StoreError, match="does not have"):
-            Journal(store, "r").skip(8, made.mark)
+        with pytest.raises(StoreError, match="do not match the journal"):
+            Journal(store, "r").skip(8, checkpoint.last_event_digest)
 
 
 def test_a_checkpoint_of_another_version_is_refused(tmp_path):
-    with pytest.raises(StoreError, match="does not know"):
-        from_plain({"is": "Unheard"})
-    with pytest.raises(StoreError, match="does not know"):
-        from_plain({"is": "State", "unheard": 3})
+    with pytest.raises(StoreError, match="unknown"):
+        from_json_value({"type": "unknown_type"})
+    with pytest.raises(StoreError, match="unknown"):
+        from_json_value({"type": "controller_state", "unknown_field": 3})
     with pytest.raises(SettingsError, match="checkpoints"):
         Checkpoints(tmp_path, 0)
 
 
-def test_vectors_of_every_kind_come_back_as_they_were(tmp_path):
+def test_vectors_of_every_type_are_restored_exactly(tmp_path):
     vectors = {
         "none": np.zeros(0, np.float32),
-        "numbers": np.arange(6, dtype=np.float32).reshape(2, 3)[:, ::2],
-        "whole": np.array([-1, 2**62]),
+        "strided": np.arange(6, dtype=np.float32).reshape(2, 3)[:, ::2],
+        "integers": np.array([-1, 2**62]),
         "exact": np.array([1 / 3, np.inf, np.nan]),
-        "yes/no": np.array([True, False]),
+        "booleans": np.array([True, False]),
         'a name with \u20ac and "quotes"': np.uint8([7]),
     }
-    made = Checkpoint(3, "mark", {"run": ({"plain": [1, None, 0.1]}, {}), "own": ({}, vectors)})
+    checkpoint = Checkpoint(3, "digest", {"run": ({"values": [1, None, 0.1]}, {}), "other": ({}, vectors)})
     checkpoints = Checkpoints(tmp_path / "new")
     assert checkpoints.read() is None
-    checkpoints.write(made)
-    found = checkpoints.read()
-    assert (found.events, found.mark, found.parts["run"][0]) == (3, "mark", {"plain": [1, None, 0.1]})
-    assert not found.parts["run"][1]
-    read = found.parts["own"][1]
+    checkpoints.write(checkpoint)
+    restored = checkpoints.read()
+    assert (restored.events, restored.last_event_digest, restored.components["run"][0]) == (
+        3,
+        "digest",
+        {"values": [1, None, 0.1]},
+    )
+    assert not restored.components["run"][1]
+    read = restored.components["other"][1]
     assert set(read) == set(vectors)
     for name, values in vectors.items():
         assert read[name].dtype == values.dtype
@@ -267,12 +284,12 @@ def test_vectors_of_every_kind_come_back_as_they_were(tmp_path):
 
 
 def test_vectors_are_written_one_by_one(tmp_path):
-    """However many there are: no more than the one before is held while one is made."""
+    """At most the previous vector is alive while one is built."""
     alive: list[weakref.ref] = []
 
-    class Lazily(Mapping):
+    class LazyVectors(Mapping):
         def __getitem__(self, name):
-            assert sum(one() is not None for one in alive) <= 1
+            assert sum(reference() is not None for reference in alive) <= 1
             values = np.full(1000, float(name))
             alive.append(weakref.ref(values))
             return values
@@ -284,13 +301,13 @@ def test_vectors_are_written_one_by_one(tmp_path):
             return 20
 
     checkpoints = Checkpoints(tmp_path)
-    checkpoints.write(Checkpoint(1, "", {"own": ({}, Lazily())}))
+    checkpoints.write(Checkpoint(1, "", {"other": ({}, LazyVectors())}))
     assert len(alive) == 20
-    assert checkpoints.read().parts["own"][1]["17"][0] == 17.0
+    assert checkpoints.read().components["other"][1]["17"][0] == 17.0
 
 
-def test_writing_takes_a_bounded_share_of_the_time(tmp_path):
-    """However large the models and however short the interval."""
+def test_writing_takes_a_bounded_fraction_of_the_time(tmp_path):
+    """For models of any size and any interval."""
     now, written = [0.0], []
     checkpoints = Checkpoints(tmp_path, 10, clock=lambda: now[0])
 
@@ -303,57 +320,57 @@ def test_writing_takes_a_bounded_share_of_the_time(tmp_path):
         now[0] += 0.01
         checkpoints.offer(event, slow)
     assert len(written) > 5
-    assert 3.0 * len(written) <= SHARE * now[0] + 3.0
+    assert 3.0 * len(written) <= MAX_TIME_FRACTION * now[0] + 3.0
 
     quick: list[int] = []
     checkpoints = Checkpoints(tmp_path, 10, clock=lambda: 0.0)
     for event in range(1, 101):
-        checkpoints.offer(event, lambda at=event: quick.append(at) or Checkpoint(at, "", {}))
+        checkpoints.offer(event, lambda count=event: quick.append(count) or Checkpoint(count, "", {}))
     assert quick == list(range(10, 101, 10))
 
 
-class Memory:
-    """A part of a run that has a state of its own."""
+class CountingComponent:
+    """A component with its own state."""
 
     def __init__(self) -> None:
-        self.heard, self.vector = 0, np.zeros(2, np.float32)
+        self.count, self.vector = 0, np.zeros(2, np.float32)
 
     def save(self):
-        return {"heard": self.heard}, {"vector": self.vector}
+        return {"count": self.count}, {"vector": self.vector}
 
     def load(self, saved) -> None:
-        self.heard, self.vector = saved[0]["heard"], saved[1]["vector"]
+        self.count, self.vector = saved[0]["count"], saved[1]["vector"]
 
 
-def test_a_checkpoint_holds_further_parts_and_fits_no_run_that_has_others(tmp_path, monkeypatch):
-    monkeypatch.setattr("abaton.store.journal._LONGEST_WAIT", 0.0)
-    rules = Rules(learners=3, rounds=8, training=SETTINGS)
-    codec, memories = parse("raw"), []
+def test_a_checkpoint_contains_further_components_and_matches_no_other_run(tmp_path, monkeypatch):
+    monkeypatch.setattr("abaton.store.journal._MAX_WAIT_SECONDS", 0.0)
+    strategy = Strategy(learners=3, rounds=8, training=SETTINGS)
+    codec, components = parse_codec("raw"), []
 
-    def driver(journal: Journal, parts: dict) -> Driver:
-        engine = Deterministic(learners(codec), {}, keep=journal.payloads.put, seed=0)
-        community = community_model(rules, MODEL.layout, codec, MODEL.initial(0))
+    def build_run_loop(journal: Journal, components: dict) -> RunLoop:
+        engine = Deterministic(learners(codec), {}, store_payload=journal.payloads.put, seed=0)
+        community = community_model(strategy, MODEL.layout, codec, MODEL.initial(0))
         checkpoints = Checkpoints(store.checkpoint_folder("r"), 3, clock=lambda: 0.0)
-        made = Driver(rules, community, engine, journal, checkpoints=checkpoints)
-        made.parts |= parts
-        return made
+        run_loop = RunLoop(strategy, community, engine, journal, checkpoints=checkpoints)
+        run_loop.components |= components
+        return run_loop
 
     with Store(tmp_path) as store:
-        memories.append(Memory())
+        components.append(CountingComponent())
 
         def watch(*_: object) -> None:
-            memories[0].heard += 1
-            memories[0].vector = memories[0].vector + 1
-            if memories[0].heard == 11:
-                raise Cut
+            components[0].count += 1
+            components[0].vector = components[0].vector + 1
+            if components[0].count == 11:
+                raise Interrupted
 
-        with pytest.raises(Cut):
-            driver(Journal(store, "r"), {"memory": memories[0]}).run(watch)
-        made = Checkpoints(store.checkpoint_folder("r")).read()
-        again = Memory()
-        driver(Journal(store, "r"), {"memory": again}).go_on(made)
-        assert again.heard == made.events == 9
+        with pytest.raises(Interrupted):
+            build_run_loop(Journal(store, "r"), {"memory": components[0]}).run(watch)
+        checkpoint = Checkpoints(store.checkpoint_folder("r")).read()
+        again = CountingComponent()
+        build_run_loop(Journal(store, "r"), {"memory": again}).resume(checkpoint)
+        assert again.count == checkpoint.events == 9
         assert again.vector.tolist() == [9.0, 9.0]
-        for others in ({}, {"another": Memory()}):
-            with pytest.raises(StoreError, match="does not hold"):
-                driver(Journal(store, "r"), others).go_on(made)
+        for others in ({}, {"another": CountingComponent()}):
+            with pytest.raises(StoreError, match="lacks state"):
+                build_run_loop(Journal(store, "r"), others).resume(checkpoint)

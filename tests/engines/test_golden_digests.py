@@ -1,7 +1,6 @@
-"""Golden digests: every policy with every kind of codec, so that a change of the controller's arithmetic is noticed.
+"""Golden digests: every strategy with every type of codec, to detect changes of the controller's arithmetic.
 
-What is trained here needs nothing but single additions and multiplications, which every processor does to the same
-bits: the digests may be written down. A change that is wanted changes them, and says why.
+Training here uses only single additions and multiplications, which give the same bits on every processor.
 """
 
 from __future__ import annotations
@@ -11,67 +10,71 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 import pytest
 
-from abaton.codecs import parse
-from abaton.controller import POLICIES, Rules, TrainSettings, community_model
-from abaton.engines import Driver, Profile, VirtualEngine
-from abaton.learners import Examples, Learner, Lesson, Model, Score, Trained
-from abaton.store import Journal, Store, digest_of
-from abaton.kernels import Layout, Role, Tensor, Vector
+from abaton.codecs import parse_codec
+from abaton.controller import STRATEGIES, Strategy, TrainSettings, community_model
+from abaton.engines import MachineProfile, RunLoop, VirtualEngine
+from abaton.layout import Layout, Tensor, TensorRole, Vector
+from abaton.learners import Learner
+from abaton.metrics import ModelScore
+from abaton.models import Examples, Model, TrainingPlan, TrainingResult
+from abaton.store import Journal, Store, content_digest
 
 CODECS = ("raw", "ecdq(bits=2)", "error_feedback | stc(sparsity=0.1)")
 SIZE = 1024
 
 
-class Pulled(Model):
-    """A model that each epoch pulls a quarter of the way towards a site's own numbers."""
+class PullingModel(Model):
+    """Model that moves a quarter of the way towards a site's values in each epoch."""
 
-    layout = Layout([Tensor("weight", (32, 31), Role.DENSE), Tensor("bias", (32,), Role.BIAS)])
+    layout = Layout([Tensor("weight", (32, 31), TensorRole.DENSE), Tensor("bias", (32,), TensorRole.BIAS)])
 
     def initial(self, seed: int) -> Vector:
         return self.layout.zeros()
 
-    def epochs(self, vector: Vector, data: Examples, lesson: Lesson) -> Iterator[Trained]:
+    def epochs(self, vector: Vector, data: Examples, plan: TrainingPlan) -> Iterator[TrainingResult]:
         steps = 0
         while True:
-            steps += -(-len(data) // lesson.settings.batch_size)
+            steps += -(-len(data) // plan.settings.batch_size)
             vector = vector + np.float32(0.25) * (data.x[0] - vector)
-            yield Trained(vector, steps, float(abs(data.x[0, 0] - vector[0])))
+            yield TrainingResult(vector, steps, float(abs(data.x[0, 0] - vector[0])))
 
-    def score(self, vector: Vector, data: Examples, local: Mapping[str, Vector] | None = None) -> Score:
-        chances = np.zeros((len(data), 2))
-        chances[:, 1] = data.x[:, 0] * vector[0]
-        return Score(float(abs(data.x[0, 0] - vector[0])), chances)
+    def score(self, vector: Vector, data: Examples, local: Mapping[str, Vector] | None = None) -> ModelScore:
+        probabilities = np.zeros((len(data), 2))
+        probabilities[:, 1] = data.x[:, 0] * vector[0]
+        return ModelScore(float(abs(data.x[0, 0] - vector[0])), probabilities)
 
 
 def sites() -> dict[str, Examples]:
-    made = {}
+    examples = {}
     for i, name in enumerate(("athens", "kos", "pergamon", "rhodes")):
         rows = 12 + 7 * i
-        # Sixteenths that look shuffled, without a generator whose numbers another version might draw otherwise.
+        # Pseudo-random sixteenths, independent of the generator of a NumPy version.
         values = (np.arange(rows * SIZE) * (2 * i + 37) % 101 - 50) / 16
         labels = np.arange(rows) * (i + 3) % 5 % 2
-        made[name] = Examples(values.reshape(rows, SIZE).astype(np.float32), labels)
-    return made
+        examples[name] = Examples(values.reshape(rows, SIZE).astype(np.float32), labels)
+    return examples
 
 
-def digest(store: Store, policy: str, line: str) -> str:
+def digest(store: Store, strategy_name: str, spec: str) -> str:
     """One digest of all versions of a run."""
-    model, codec, settings = Pulled(), parse(line), TrainSettings(epochs=3, batch_size=8)
-    rules = Rules(**{"learners": 4, "rounds": 12, "training": settings, "seed": 5, **POLICIES[policy]})
+    model, codec, settings = PullingModel(), parse_codec(spec), TrainSettings(epochs=3, batch_size=8)
+    strategy = Strategy(
+        **{"learners": 4, "rounds": 12, "training": settings, "seed": 5, **STRATEGIES[strategy_name]}
+    )
     learners = {name: Learner(name, model, data, codec, 5, data) for name, data in sites().items()}
     profiles = {
-        "athens": Profile(speed=40.0, group="fast"),
-        "kos": Profile(speed=15.0, dropout=0.2),
-        "pergamon": Profile(latency=0.5, leaves=2.0),
-        "rhodes": Profile(speed=25.0, bandwidth=20000.0),
+        "athens": MachineProfile(speed=40.0, group="fast"),
+        "kos": MachineProfile(speed=15.0, dropout_probability=0.2),
+        "pergamon": MachineProfile(latency=0.5, leaves_at=2.0),
+        "rhodes": MachineProfile(speed=25.0, bandwidth=20000.0),
     }
     journal = Journal(store, "run")
-    engine = VirtualEngine(learners, profiles, keep=journal.payloads.put, seed=5)
-    community = community_model(rules, model.layout, codec, model.initial(5))
-    Driver(rules, community, engine, journal).run()
+    engine = VirtualEngine(learners, profiles, store_payload=journal.payloads.put, seed=5)
+    community = community_model(strategy, model.layout, codec, model.initial(5))
+    RunLoop(strategy, community, engine, journal).run()
     versions = store.models("run")
     assert len(versions) > 3
-    return digest_of("\n".join(version.digest for version in versions).encode())[:16]
+    return content_digest("\n".join(version.digest for version in versions).encode())[:16]
 
 
 GOLDEN = {
@@ -102,8 +105,8 @@ GOLDEN = {
 }
 
 
-@pytest.mark.parametrize("line", CODECS)
-@pytest.mark.parametrize("policy", POLICIES)
-def test_every_policy_and_codec_gives_the_versions_that_it_always_gave(tmp_path, policy, line):
+@pytest.mark.parametrize("spec", CODECS)
+@pytest.mark.parametrize("strategy_name", STRATEGIES)
+def test_every_strategy_and_codec_gives_the_golden_versions(tmp_path, strategy_name, spec):
     with Store(tmp_path) as store:
-        assert digest(store, policy, line) == GOLDEN[policy, line]
+        assert digest(store, strategy_name, spec) == GOLDEN[strategy_name, spec]

@@ -1,4 +1,4 @@
-"""What a site's policy refuses is not done and does not leave, whichever engine carries the task."""
+"""A site's policy refuses tasks and replies on every engine."""
 
 from __future__ import annotations
 
@@ -9,81 +9,101 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.engines.flower.loop import LoopPost, TwoDesks
-from tests.engines.test_engine_contract import MODEL, SETTINGS, Kept, heard
+from tests.engines.flower.loopback import LoopbackTransport, SiteWorkers
+from tests.engines.test_engine_contract import MODEL, SETTINGS, PayloadStore, receive_events
 
-from abaton.codecs import parse
-from abaton.controller import Arrived, Failed, Scored, Thresholds, TrainSettings
+from abaton.codecs import parse_codec
+from abaton.controller import (
+    EvaluationReceived,
+    TaskFailed,
+    TimerFired,
+    TrainSettings,
+    UpdateReceived,
+    UpdateThresholds,
+)
 from abaton.engines import Engine, EvaluateTask, LocalEngine, TrainTask, VirtualEngine
-from abaton.engines.flower import FlowerEngine, Network
-from abaton.engines.flower.site_worker import Desk, Place
-from abaton.errors import Refused
-from abaton.learners import Examples, Learner, Reply, Request
+from abaton.engines.flower import FlowerEngine, FlowerNetwork
+from abaton.engines.flower.site_worker import SiteWorker, WorkerSettings
+from abaton.errors import RefusedError
+from abaton.learners import Learner, SiteReply, SiteRequest
+from abaton.models import Examples
 
 CODEC = "error_feedback | stc(sparsity=0.5)"
 ZEROS = np.zeros(MODEL.layout.size, np.float32)
-WHY = "the board of St Elsewhere has not met"
+REASON = "the ethics board has not met"
 
-Make = Callable[[Mapping[str, Learner], Callable[[bytes], str], Path], Engine]
-
-
-class House:
-    """A site that does not take up what is called 'closed', and lets go of nothing that is called 'secret'."""
-
-    def admits(self, asked: Request) -> None:
-        if "closed" in asked.key:
-            raise Refused(WHY)
-
-    def releases(self, asked: Request, reply: Reply) -> Reply:
-        if "secret" in asked.key:
-            raise Refused(WHY)
-        return Reply({**reply.about, "loss": None}, reply.payload) if asked.kind == "train" else reply
+MakeEngine = Callable[[Mapping[str, Learner], Callable[[bytes], str], Path], Engine]
 
 
-class Marked(Learner):
-    """A learner that writes down what it begins."""
+class RestrictivePolicy:
+    """Policy that refuses tasks named 'closed' and releases no reply to tasks named 'secret'."""
+
+    def admit(self, request: SiteRequest) -> None:
+        if "closed" in request.task_id:
+            raise RefusedError(REASON)
+
+    def release(self, request: SiteRequest, reply: SiteReply) -> SiteReply:
+        if "secret" in request.task_id:
+            raise RefusedError(REASON)
+        return (
+            SiteReply({**reply.header, "loss": None}, reply.payload)
+            if request.message_type == "train"
+            else reply
+        )
+
+
+class RecordingLearner(Learner):
+    """Learner that records the tasks it starts."""
 
     folder = Path()
 
-    def begin(self, at: float, version: int | None = None) -> None:
-        with (self.folder / "begun").open("a") as file:
+    def on_task_start(self, at: float, version: int | None = None) -> None:
+        with (self.folder / "started").open("a") as file:
             file.write(f"{version}\n")
 
 
-def learner(policy: House | None = None) -> Learner:
+def learner(policy: RestrictivePolicy | None = None) -> Learner:
     x = np.random.default_rng(0).normal(size=(40, 4)).astype(np.float32)
     data = Examples(x, (x[:, 0] > 0).astype(np.int64))
-    made = Marked("a", MODEL, data, parse(CODEC), 0, validation=data)
+    built = RecordingLearner("a", MODEL, data, parse_codec(CODEC), 0, validation=data)
     if policy is not None:
-        made.policy = policy
-    return made
+        built.policy = policy
+    return built
 
 
-def virtual(learners: Mapping[str, Learner], keep: Callable[[bytes], str], folder: Path) -> Engine:
-    return VirtualEngine(learners, {}, keep=keep, seed=0)
+def virtual(learners: Mapping[str, Learner], store_payload: Callable[[bytes], str], folder: Path) -> Engine:
+    return VirtualEngine(learners, {}, store_payload=store_payload, seed=0)
 
 
-def local(learners: Mapping[str, Learner], keep: Callable[[bytes], str], folder: Path) -> Engine:
-    return LocalEngine(learners, keep=keep, check=lambda *_: None, states=folder)
+def local(learners: Mapping[str, Learner], store_payload: Callable[[bytes], str], folder: Path) -> Engine:
+    return LocalEngine(learners, store_payload=store_payload, check_payload=lambda *_: None, state_dir=folder)
 
 
-def flower(learners: Mapping[str, Learner], keep: Callable[[bytes], str], folder: Path) -> Engine:
-    desks = [TwoDesks(lambda role, each=each: Desk(each, Place(role, folder))) for each in learners.values()]
-    network = Network("run", MODEL.layout.digest, poll=0.001)
-    return FlowerEngine(LoopPost(dict(enumerate(desks))), network, keep=keep, check=lambda *_: None)
+def flower(learners: Mapping[str, Learner], store_payload: Callable[[bytes], str], folder: Path) -> Engine:
+    workers = [
+        SiteWorkers(lambda role, learner=learner: SiteWorker(learner, WorkerSettings(role, folder)))
+        for learner in learners.values()
+    ]
+    network = FlowerNetwork("run", MODEL.layout.digest, poll_seconds=0.001)
+    return FlowerEngine(
+        LoopbackTransport(dict(enumerate(workers))),
+        network,
+        store_payload=store_payload,
+        check_payload=lambda *_: None,
+    )
 
 
-ENGINES: dict[str, Make] = {"virtual": virtual, "local": local, "flower": flower}
+ENGINES: dict[str, MakeEngine] = {"virtual": virtual, "local": local, "flower": flower}
 
 
 @pytest.fixture(params=ENGINES)
-def make(request: pytest.FixtureRequest) -> Make:
+def make(request: pytest.FixtureRequest) -> MakeEngine:
     return ENGINES[request.param]
 
 
 @pytest.fixture
 def log(tmp_path: Path) -> Iterator[Path]:
-    """Where the site's log goes, also that of its processes."""
+    """Log of the site, also of its processes."""
     file = tmp_path / "site.log"
     handler, logger = logging.FileHandler(file), logging.getLogger("abaton.engines.task_handler")
     logger.addHandler(handler)
@@ -93,65 +113,67 @@ def log(tmp_path: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def begun(make: Make, folder: Path, keep: Callable[[bytes], str]) -> Iterator[Engine]:
-    Marked.folder = folder
-    with closing(make({"a": learner(House())}, keep, folder / "states")) as engine:
-        heard(engine, 1)
+def started_engine(make: MakeEngine, folder: Path, store_payload: Callable[[bytes], str]) -> Iterator[Engine]:
+    RecordingLearner.folder = folder
+    with closing(make({"a": learner(RestrictivePolicy())}, store_payload, folder / "state")) as engine:
+        receive_events(engine, 1)
         yield engine
 
 
-def train(key: str, **settings) -> TrainTask:
-    told = {"epochs": SETTINGS.epochs, "batch_size": SETTINGS.batch_size, **settings}
-    return TrainTask(key, "a", 0, ZEROS, TrainSettings(**told))
+def train(task_id: str, **settings) -> TrainTask:
+    fields = {"epochs": SETTINGS.epochs, "batch_size": SETTINGS.batch_size, **settings}
+    return TrainTask(task_id, "a", 0, ZEROS, TrainSettings(**fields))
 
 
-def test_a_task_that_is_not_admitted_is_not_begun_and_its_reason_stays_at_the_site(make, tmp_path, log):
-    kept = Kept()
-    with begun(make, tmp_path, kept.put) as engine:
+def test_a_refused_task_is_not_started_and_its_reason_stays_at_the_site(make, tmp_path, log):
+    payloads = PayloadStore()
+    with started_engine(make, tmp_path, payloads.put) as engine:
         engine.submit([train("closed"), EvaluateTask("closed@a", "a", ZEROS)])
-        events = {event.task: event for event in heard(engine, 2)}
-    assert {(type(event), event.reason) for event in events.values()} == {(Failed, "task was refused")}
+        events = {event.task: event for event in receive_events(engine, 2)}
+    assert {(type(event), event.reason) for event in events.values()} == {(TaskFailed, "refused")}
     assert set(events) == {"closed", "closed@a"}
-    assert WHY not in repr(events)
-    assert not (tmp_path / "begun").exists()
-    assert not kept
-    assert log.read_text().count(WHY) == 2
+    assert REASON not in repr(events)
+    assert not (tmp_path / "started").exists()
+    assert not payloads
+    assert log.read_text().count(REASON) == 2
 
 
-@pytest.mark.parametrize("adaptive", [None, Thresholds(loss=100.0, tombstones=2)])
-def test_an_answer_that_is_not_let_go_of_does_not_leave_and_leaves_no_trace(make, tmp_path, log, adaptive):
-    kept = Kept()
-    with begun(make, tmp_path, kept.put) as engine:
-        engine.submit([train("secret", adaptive=adaptive), EvaluateTask("secret@a", "a", ZEROS)])
-        refused = heard(engine, 2)
+@pytest.mark.parametrize("adaptive", [None, UpdateThresholds(loss=100.0, tombstones=2)])
+def test_a_reply_that_is_not_released_leaves_no_trace(make, tmp_path, log, adaptive):
+    payloads = PayloadStore()
+    with started_engine(make, tmp_path, payloads.put) as engine:
+        engine.submit([train("secret", update_thresholds=adaptive), EvaluateTask("secret@a", "a", ZEROS)])
+        refused = receive_events(engine, 2)
         engine.submit([train("t"), EvaluateTask("e@a", "a", ZEROS)])
-        events = {type(event): event for event in heard(engine, 2)}
-    assert [(type(event), event.reason) for event in refused] == [(Failed, "task was refused")] * 2
-    assert log.read_text().count(WHY) == 2
+        events = {type(event): event for event in receive_events(engine, 2)}
+    assert [(type(event), event.reason) for event in refused] == [(TaskFailed, "refused")] * 2
+    assert log.read_text().count(REASON) == 2
     alone = learner().train("t", 0, ZEROS, SETTINGS)
-    assert kept == {events[Arrived].payload: alone.payload}, "what was not sent is not made up for later"
-    assert events[Scored].score == learner().evaluate(ZEROS)
+    assert payloads == {events[UpdateReceived].payload: alone.payload}, (
+        "an update that was not sent does not change later ones"
+    )
+    assert events[EvaluationReceived].counts == learner().evaluate(ZEROS)
 
 
-def test_a_policy_may_let_go_of_less(make, tmp_path):
-    with begun(make, tmp_path, Kept().put) as engine:
+def test_a_policy_may_release_less(make, tmp_path):
+    with started_engine(make, tmp_path, PayloadStore().put) as engine:
         engine.submit([train("t")])
-        (event,) = heard(engine, 1)
-    assert isinstance(event, Arrived)
+        (event,) = receive_events(engine, 1)
+    assert isinstance(event, UpdateReceived)
     assert "loss" not in event.metrics
     assert event.steps == 8
 
 
-def test_who_is_there_is_a_question_to_the_site_as_well(tmp_path):
-    class Absent(House):
-        def admits(self, asked: Request) -> None:
-            if asked.kind == "query":
-                raise Refused(WHY)
+def test_the_policy_applies_to_introductions(tmp_path):
+    class RefusingIntroduction(RestrictivePolicy):
+        def admit(self, request: SiteRequest) -> None:
+            if request.message_type == "introduce":
+                raise RefusedError(REASON)
 
-    with closing(flower({"a": learner(Absent())}, Kept().put, tmp_path)) as engine:
-        engine.set_timer("bell", engine.now() + 0.2)
-        said = []
-        while not any(event.__class__.__name__ == "Tick" for event in said):
-            said += engine.events()
-    assert {getattr(event, "what", "")[-16:] for event in said[:-1]} == {"task was refused"}
+    with closing(flower({"a": learner(RefusingIntroduction())}, PayloadStore().put, tmp_path)) as engine:
+        engine.set_timer("timer", engine.now() + 0.2)
+        events = []
+        while not any(isinstance(event, TimerFired) for event in events):
+            events += engine.events()
+    assert {getattr(event, "note", "")[-7:] for event in events[:-1]} == {"refused"}
     assert list(tmp_path.iterdir()) == []

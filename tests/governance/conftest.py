@@ -6,42 +6,43 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from abaton.governance import Ask, Audit, Entry, Registry, Ring, metadata
+from abaton.governance import AuditEntry, AuditLog, ConsentQuery, ConsentRegistry, KeySet, metadata
 from abaton.governance.audit_log import append_in
 from abaton.governance.consent_status import subject_lock, write_consent
-from abaton.governance.identifiers import moment, tag
+from abaton.governance.identifiers import registry_pseudonym
+from abaton.governance.timestamps import parse_timestamp
 from abaton.store import Database
 
 WHEN = "2026-03-01T12:00:00.000Z"
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 DAY = timedelta(days=1)
 STUDY, DOCUMENT, NEWER = "../heart/2026'x';--%00", "ab" * 32, "cd" * 32
-TAG_KEY = bytes(range(32))
-assert moment(WHEN) == NOW
+REGISTRY_KEY = bytes(range(32))
+assert parse_timestamp(WHEN) == NOW
 
 
-def drawing(seed: str):
-    """Random bytes that are the same in every run."""
+def random_source(seed: str):
+    """Return a source of random bytes that are the same in every run."""
     numbers = itertools.count()
 
-    def draw(size: int) -> bytes:
+    def random_bytes(size: int) -> bytes:
         return hashlib.shake_256(f"{seed}/{next(numbers)}".encode()).digest(size)
 
-    return draw
+    return random_bytes
 
 
-def person(name: str) -> str:
-    return tag(TAG_KEY, "subject", name)
-
-
-@pytest.fixture(scope="session")
-def centre() -> Ring:
-    return Ring.new("centre", drawing("centre"), WHEN)
+def pseudonym(name: str) -> str:
+    return registry_pseudonym(REGISTRY_KEY, "subject", name)
 
 
 @pytest.fixture(scope="session")
-def site() -> Ring:
-    return Ring.new("site-a", drawing("site"), WHEN)
+def centre() -> KeySet:
+    return KeySet.new("centre", random_source("centre"), WHEN)
+
+
+@pytest.fixture(scope="session")
+def site() -> KeySet:
+    return KeySet.new("site-a", random_source("site"), WHEN)
 
 
 @pytest.fixture
@@ -52,27 +53,27 @@ def database(database_url):
 
 @pytest.fixture
 def audit(database):
-    return Audit(database)
+    return AuditLog(database)
 
 
 @pytest.fixture
 def registry(database):
-    """A registry in which the study is published and Ann has said yes."""
-    made = Registry(database)
-    made.publish(STUDY, DOCUMENT, NOW, ends=NOW + 100 * DAY, keep_until=NOW + 200 * DAY)
-    made.enrol({person("ann"): NOW + 50 * DAY}, STUDY, DOCUMENT, NOW)
-    return made
+    """Return a registry in which the study is published and Ann has consented."""
+    consent_registry = ConsentRegistry(database)
+    consent_registry.publish(STUDY, DOCUMENT, NOW, ends=NOW + 100 * DAY, keep_until=NOW + 200 * DAY)
+    consent_registry.enrol({pseudonym("ann"): NOW + 50 * DAY}, STUDY, DOCUMENT, NOW)
+    return consent_registry
 
 
-def say(registry: Registry, ask: Ask, consent: dict, when: datetime) -> None:
-    """Write any consent into a registry, as one that came on some way."""
+def store_consent(registry: ConsentRegistry, query: ConsentQuery, consent: dict, when: datetime) -> None:
+    """Store any consent in a registry, as if imported."""
 
     def work(connection) -> None:
-        write_consent(connection, ask, consent, when)
-        append_in(connection, Entry("consent-said", about=ask.subject, study=ask.study), when)
+        write_consent(connection, query, consent, when)
+        append_in(connection, AuditEntry("consent-stored", subject=query.subject, study=query.study), when)
 
-    registry.database.write(work, lock=subject_lock(ask.subject))
+    registry.database.write(work, lock=subject_lock(query.subject))
 
 
-def asking(name: str = "ann", **more) -> Ask:
-    return Ask(person(name), STUDY, DOCUMENT, **more)
+def query_for(name: str = "ann", **more) -> ConsentQuery:
+    return ConsentQuery(pseudonym(name), STUDY, DOCUMENT, **more)

@@ -6,30 +6,30 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sql
-from tests.governance.conftest import DAY, NOW, STUDY, WHEN, drawing
+from tests.governance.conftest import DAY, NOW, STUDY, WHEN, random_source
 
 from abaton.deid.mapping_table import MappingRow
 from abaton.deid.pseudonyms import Pseudonyms
 from abaton.errors import SettingsError, StoreError
 from abaton.governance import (
-    Audit,
-    Denied,
+    AuditLog,
+    DeniedError,
+    KeySet,
     RefusalCode,
-    Ring,
+    ReidentificationRequest,
+    SenderRegistry,
     SenderRole,
-    Senders,
     Vault,
     VaultPurpose,
-    Wish,
     approve,
     reidentify,
     request,
-    row_tag,
+    vault_pseudonym,
 )
 from abaton.governance.vault import row_keys, rows
 
-CONTROLLER = Ring.new("controller", drawing("controller"), WHEN)
-APPROVER = Ring.new("dpo", drawing("dpo"), WHEN)
+CONTROLLER = KeySet.new("controller", random_source("controller"), WHEN)
+APPROVER = KeySet.new("dpo", random_source("dpo"), WHEN)
 IDENTITY = "https://hospital.example/4711-Chalmers"
 
 
@@ -38,42 +38,42 @@ def vault(database_url, tmp_path, request):
     url = f"sqlite:///{tmp_path / 'vault.db'}"
     if database_url.startswith("postgresql"):
         url = request.getfixturevalue("new_database")()
-    made = Vault(url, tmp_path / "vault-keys.db", CONTROLLER.public.sealing, drawing("vault"))
-    yield made
-    made.close()
+    opened = Vault(url, tmp_path / "vault-keys.db", CONTROLLER.public.sealing_key, random_source("vault"))
+    yield opened
+    opened.close()
 
 
 @pytest.fixture
 def senders(database):
-    made = Senders(database)
-    made.enter(CONTROLLER.public, SenderRole.CONTROLLER, NOW)
-    made.enter(APPROVER.public, SenderRole.APPROVER, NOW)
-    return made
+    registered = SenderRegistry(database)
+    registered.register(CONTROLLER.public, SenderRole.DATA_CONTROLLER, NOW)
+    registered.register(APPROVER.public, SenderRole.APPROVER, NOW)
+    return registered
 
 
-def tag_of(i: int) -> str:
+def pseudonym_of(i: int) -> str:
     return f"{'A' * 20}{i:06d}".translate(str.maketrans("0189", "ABCD"))
 
 
 def row(i: int = 0, subject: str = IDENTITY) -> MappingRow:
-    return MappingRow(STUDY, tag_of(i), f"PSEUDONYM{i}", subject)
+    return MappingRow(STUDY, pseudonym_of(i), f"PSEUDONYM{i}", subject)
 
 
 def test_it_is_a_mapping_sink_for_the_pseudonyms(vault):
     names = Pseudonyms(STUDY, bytes(range(32)), sink=vault, issue=lambda: "issued-1")
     assert names.identity("Patient", "4711") == "issued-1"
-    tag = row_tag(names, "4711")
-    assert vault.find(STUDY, tag) == "issued-1"
-    assert vault.open(vault.row(STUDY, tag), CONTROLLER) == "4711"
+    row_pseudonym = vault_pseudonym(names, "4711")
+    assert vault.find(STUDY, row_pseudonym) == "issued-1"
+    assert vault.open(vault.row(STUDY, row_pseudonym), CONTROLLER) == "4711"
     assert vault.count(STUDY) == 1
 
 
-def test_whoever_comes_first_wins(vault):
+def test_the_first_row_of_a_subject_counts(vault):
     assert vault.add(row(0)) == "PSEUDONYM0"
-    assert vault.add(MappingRow(STUDY, tag_of(0), "LATER", IDENTITY)) == "PSEUDONYM0"
+    assert vault.add(MappingRow(STUDY, pseudonym_of(0), "LATER", IDENTITY)) == "PSEUDONYM0"
     assert vault.find(STUDY, "B" * 26) is None
-    with pytest.raises(StoreError, match="two people"):
-        vault.add(MappingRow(STUDY, tag_of(9), "PSEUDONYM0", IDENTITY))
+    with pytest.raises(StoreError, match="two subjects"):
+        vault.add(MappingRow(STUDY, pseudonym_of(9), "PSEUDONYM0", IDENTITY))
     assert vault.sweep() == 0
 
 
@@ -100,115 +100,125 @@ def test_nothing_in_the_files_can_be_read(vault, tmp_path):
         if path.is_file():
             assert b"Chalmers" not in path.read_bytes()
             assert path.stat().st_mode & 0o077 == 0, path
-    with pytest.raises(Denied):
-        vault.open(vault.row(STUDY, tag_of(3)), Ring.new("thief", drawing("thief"), WHEN))
+    with pytest.raises(DeniedError):
+        vault.open(vault.row(STUDY, pseudonym_of(3)), KeySet.new("thief", random_source("thief"), WHEN))
 
 
-def test_rows_cannot_be_exchanged(vault):
+def test_vault_rows_cannot_be_exchanged(vault):
     vault.add_many([row(0, "ann"), row(1, "bob")])
-    other = vault.row(STUDY, tag_of(1))
-    change = rows.update().where(rows.c.tag == tag_of(0))
+    other = vault.row(STUDY, pseudonym_of(1))
+    change = rows.update().where(rows.c.subject_pseudonym == pseudonym_of(0))
     vault.database.write(lambda c: c.execute(change.values(sealed=other.sealed, key=other.key)))
-    with pytest.raises(Denied) as caught:
-        vault.open(vault.row(STUDY, tag_of(0)), CONTROLLER)
+    with pytest.raises(DeniedError) as caught:
+        vault.open(vault.row(STUDY, pseudonym_of(0)), CONTROLLER)
     assert caught.value.code is RefusalCode.TAMPERED
 
 
 def test_a_row_without_its_key_is_unreadable_in_every_copy(vault, tmp_path):
     vault.add_many(row(i) for i in range(3))
-    backup = vault.row(STUDY, tag_of(1))  # what a backup of the rows holds
+    backup = vault.row(STUDY, pseudonym_of(1))  # as in a backup of the rows
     wrapped = vault.keys.read(
         lambda c: c.scalar(sql.select(row_keys.c.wrapped).where(row_keys.c.key == backup.key))
     )
-    assert vault.destroy_key(STUDY, tag_of(1))
-    assert not vault.destroy_key(STUDY, tag_of(1))
-    with pytest.raises(Denied) as caught:
+    assert vault.destroy_key(STUDY, pseudonym_of(1))
+    assert not vault.destroy_key(STUDY, pseudonym_of(1))
+    with pytest.raises(DeniedError) as caught:
         vault.open(backup, CONTROLLER)
     assert caught.value.code is RefusalCode.NOT_FOUND
-    assert vault.destroy_row(STUDY, tag_of(1))
-    assert not vault.destroy_row(STUDY, tag_of(1))
-    assert not vault.destroy_key(STUDY, tag_of(1))
+    assert vault.destroy_row(STUDY, pseudonym_of(1))
+    assert not vault.destroy_row(STUDY, pseudonym_of(1))
+    assert not vault.destroy_key(STUDY, pseudonym_of(1))
     for path in tmp_path.rglob("*"):
         if path.is_file():
             assert wrapped not in path.read_bytes()
             assert backup.sealed not in path.read_bytes()
-    assert vault.open(vault.row(STUDY, tag_of(2)), CONTROLLER) == IDENTITY
+    assert vault.open(vault.row(STUDY, pseudonym_of(2)), CONTROLLER) == IDENTITY
 
 
 def test_the_controller_can_change_keys(vault):
     vault.add_many(row(i) for i in range(5))
-    new = CONTROLLER.rotated(drawing("n"), "2027-01-01T00:00:00.000Z", hybrid=True)
+    new = CONTROLLER.rotate(random_source("n"), "2027-01-01T00:00:00.000Z", hybrid=True)
     assert vault.rewrap(new) == 5
     assert vault.rewrap(new) == 0
-    assert vault.open(vault.row(STUDY, tag_of(2)), new) == IDENTITY
-    with pytest.raises(Denied):
-        vault.open(vault.row(STUDY, tag_of(2)), CONTROLLER)
+    assert vault.open(vault.row(STUDY, pseudonym_of(2)), new) == IDENTITY
+    with pytest.raises(DeniedError):
+        vault.open(vault.row(STUDY, pseudonym_of(2)), CONTROLLER)
 
 
-WISH = Wish(STUDY, "PSEUDONYM1", VaultPurpose.INCIDENTAL_FINDING, "T-17/4")
+REQUEST = ReidentificationRequest(STUDY, "PSEUDONYM1", VaultPurpose.INCIDENTAL_FINDING, "T-17/4")
 
 
-def test_two_people_learn_one_name_and_the_chain_knows_it_first(vault, audit, senders):
+def test_reidentification_with_two_signatures_is_audited_first(vault, audit, senders):
     vault.add_many(row(i, f"patient {i}") for i in range(3))
-    asked = request(CONTROLLER.signing, WISH, NOW)
-    approved = approve(APPROVER.signing, asked, NOW)
-    assert reidentify(vault, audit, senders, CONTROLLER, asked, approved, NOW) == "patient 1"
+    signed_request = request(CONTROLLER.signing_key, REQUEST, NOW)
+    approval = approve(APPROVER.signing_key, signed_request, NOW)
+    assert reidentify(vault, audit, senders, CONTROLLER, signed_request, approval, NOW) == "patient 1"
     last = list(audit.entries())[-1]
-    assert (last["action"], last["outcome"], last["about"]) == ("subject-reidentified", "done", tag_of(1))
+    assert (last["action"], last["outcome"], last["about"]) == (
+        "subject-reidentified",
+        "done",
+        pseudonym_of(1),
+    )
     assert last["detail"]["purpose"] == "incidental-finding"
     assert "PSEUDONYM1" not in str(last)
-    with pytest.raises(Denied) as caught:
-        reidentify(vault, audit, senders, CONTROLLER, asked, approved, NOW)
+    with pytest.raises(DeniedError) as caught:
+        reidentify(vault, audit, senders, CONTROLLER, signed_request, approval, NOW)
     assert caught.value.code is RefusalCode.REPLAYED
 
 
-def test_without_an_audit_entry_there_is_no_answer(vault, senders, monkeypatch):
+def test_without_an_audit_entry_nothing_is_decrypted(vault, senders, monkeypatch):
     vault.add(row(1))
     opened = []
     monkeypatch.setattr(Vault, "open", lambda *a: opened.append(a))
 
-    class Broken(Audit):
+    class Broken(AuditLog):
         def append(self, entry, when):
             raise StoreError("the disk is full")
 
-    asked = request(CONTROLLER.signing, WISH, NOW)
+    signed_request = request(CONTROLLER.signing_key, REQUEST, NOW)
+    approval = approve(APPROVER.signing_key, signed_request, NOW)
     with pytest.raises(StoreError):
-        reidentify(
-            vault, Broken(senders.database), senders, CONTROLLER, asked, approve(APPROVER.signing, asked, NOW), NOW
-        )  # fmt: skip
+        reidentify(vault, Broken(senders.database), senders, CONTROLLER, signed_request, approval, NOW)
     assert opened == []
 
 
 def test_everything_else_is_refused_and_audited(vault, audit, senders):
     vault.add(row(1))
-    stranger = Ring.new("stranger", drawing("s"), WHEN)
-    asked = request(CONTROLLER.signing, WISH, NOW)
-    approved = approve(APPROVER.signing, asked, NOW)
-    other = request(CONTROLLER.signing, Wish(STUDY, "NOBODY", VaultPurpose.SAFETY, "T"), NOW)
-    by_approver = request(APPROVER.signing, WISH, NOW)
+    stranger = KeySet.new("stranger", random_source("s"), WHEN)
+    signed_request = request(CONTROLLER.signing_key, REQUEST, NOW)
+    approval = approve(APPROVER.signing_key, signed_request, NOW)
+    other = request(
+        CONTROLLER.signing_key, ReidentificationRequest(STUDY, "UNKNOWN", VaultPurpose.SAFETY, "T"), NOW
+    )
+    by_approver = request(APPROVER.signing_key, REQUEST, NOW)
     cases = [
-        (asked, approve(CONTROLLER.signing, asked, NOW), NOW, RefusalCode.NOT_APPROVED),
-        (asked, approve(APPROVER.signing, other, NOW), NOW, RefusalCode.NOT_APPROVED),
-        (asked, approve(stranger.signing, asked, NOW), NOW, RefusalCode.UNKNOWN_SENDER),
-        (by_approver, approve(CONTROLLER.signing, by_approver, NOW), NOW, RefusalCode.UNKNOWN_SENDER),
-        (asked, asked, NOW, RefusalCode.FORGED),
-        (asked, approved, NOW + 2 * DAY, RefusalCode.EXPIRED),
-        (asked, approved, NOW - DAY, RefusalCode.EXPIRED),
-        ({**asked, "body": {**asked["body"], "pseudonym": "PSEUDONYM2"}}, approved, NOW, RefusalCode.FORGED),
-        (other, approve(APPROVER.signing, other, NOW), NOW, RefusalCode.NOT_FOUND),
+        (signed_request, approve(CONTROLLER.signing_key, signed_request, NOW), NOW, RefusalCode.NOT_APPROVED),
+        (signed_request, approve(APPROVER.signing_key, other, NOW), NOW, RefusalCode.NOT_APPROVED),
+        (signed_request, approve(stranger.signing_key, signed_request, NOW), NOW, RefusalCode.UNKNOWN_SENDER),
+        (by_approver, approve(CONTROLLER.signing_key, by_approver, NOW), NOW, RefusalCode.UNKNOWN_SENDER),
+        (signed_request, signed_request, NOW, RefusalCode.FORGED),
+        (signed_request, approval, NOW + 2 * DAY, RefusalCode.EXPIRED),
+        (signed_request, approval, NOW - DAY, RefusalCode.EXPIRED),
+        (
+            {**signed_request, "body": {**signed_request["body"], "pseudonym": "PSEUDONYM2"}},
+            approval,
+            NOW,
+            RefusalCode.FORGED,
+        ),
+        (other, approve(APPROVER.signing_key, other, NOW), NOW, RefusalCode.NOT_FOUND),
         ({}, {}, NOW, RefusalCode.MALFORMED),
     ]
     for first, second, when, code in cases:
-        with pytest.raises(Denied) as caught:
+        with pytest.raises(DeniedError) as caught:
             reidentify(vault, audit, senders, CONTROLLER, first, second, when)
         assert caught.value.code is code
         assert list(audit.entries())[-1]["outcome"] == code.value
-    senders.dismiss("dpo", NOW)
-    with pytest.raises(Denied):
-        reidentify(vault, audit, senders, CONTROLLER, asked, approved, NOW)
+    senders.unregister("dpo", NOW)
+    with pytest.raises(DeniedError):
+        reidentify(vault, audit, senders, CONTROLLER, signed_request, approval, NOW)
 
 
-def test_a_request_says_what_it_must():
+def test_an_incomplete_reidentification_request_is_refused():
     for study, pseudonym, ticket in [
         ("", "P", "T"),
         (STUDY, "", "T"),
@@ -216,13 +226,13 @@ def test_a_request_says_what_it_must():
         (STUDY, "P", "a b"),
     ]:
         with pytest.raises(SettingsError):
-            Wish(study, pseudonym, VaultPurpose.SAFETY, ticket)
+            ReidentificationRequest(study, pseudonym, VaultPurpose.SAFETY, ticket)
     for days in (0, 8):
         with pytest.raises(SettingsError):
-            request(CONTROLLER.signing, WISH, NOW, timedelta(days=days))
+            request(CONTROLLER.signing_key, REQUEST, NOW, timedelta(days=days))
 
 
-def test_a_whole_study_can_be_destroyed(vault):
+def test_all_rows_of_a_study_can_be_destroyed(vault):
     vault.add_many(row(i) for i in range(4))
     vault.add(MappingRow("other", "A" * 26, "X", "bob"))
     assert vault.destroy_study(STUDY) == 4

@@ -1,4 +1,4 @@
-"""Every command that README, pages and messages name exists with its options, and leads on where it is typed."""
+"""Check that every command named by README, pages and messages exists with its options and can be run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 import click
 import pytest
 import typer.main
-from tests.house.sources import parsed
+from tests.house.parsed_sources import parsed
 from typer.testing import CliRunner
 
 from abaton.cli.app import app
@@ -24,7 +24,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 SOURCES = sorted((ROOT / "src").rglob("*.py"))
 TOP = typer.main.get_command(app)
 GAPS = ("…", "...", "NAME", "ARGS")
-WORDS = re.compile(r"abaton (?=[a-z-])")
+CALL = re.compile(r"abaton (?=[a-z-])")
 
 
 def typed(text: str) -> Iterator[tuple[str, bool]]:
@@ -42,44 +42,44 @@ def calls(line: str) -> Iterator[str]:
     line = re.sub(r"\s#\s.*", "", re.sub(r"^\s*\$ ", "", line))
     for part in re.split(r"\s*(?:;|&&|\|\||\||&)\s*|\b(?:until|while|if|do|then)\b ", line):
         part = re.sub(r"^(?:\w+=\S+ |/\S*/bin/|ExecStart=\S*/|sudo )+", "", part.strip())
-        if WORDS.match(part) and not part.startswith("abaton is "):
+        if CALL.match(part) and not part.startswith("abaton is "):
             yield re.sub(r"\s*(?:\d?>|<)\s*\S+", "", part)
 
 
 def resolved(line: str) -> tuple[click.Command, list[str], click.Context]:
     """The command of a line, and the words that are left for it."""
-    words = shlex.split(line)[1:]
+    arguments = shlex.split(line)[1:]
     command, context = TOP, click.Context(TOP, info_name="abaton")
-    while isinstance(command, click.Group) and words and not words[0].startswith("-"):
-        if words[0] in GAPS and not command.invoke_without_command:
+    while isinstance(command, click.Group) and arguments and not arguments[0].startswith("-"):
+        if arguments[0] in GAPS and not command.invoke_without_command:
             return command, [], context
-        inner = command.get_command(context, words[0])
+        inner = command.get_command(context, arguments[0])
         if inner is None:
             break
-        command, words = inner, words[1:]
+        command, arguments = inner, arguments[1:]
         context = click.Context(command, parent=context, info_name=command.name)
-    return command, words, context
+    return command, arguments, context
 
 
-def check(line: str, *, whole: bool) -> None:
+def check(line: str, *, complete: bool) -> None:
     """Refuse a line that names a command or an option that there is not, or has too few or too many words."""
-    command, words, context = resolved(line)
-    words = [word for word in words if word not in GAPS]
-    if isinstance(command, click.Group) and words and not words[0].startswith("-"):
-        raise click.UsageError(f"there is no command '{words[0]}' in '{context.command_path}'")
-    if {"-h", "--help"} & set(words):
+    command, arguments, context = resolved(line)
+    arguments = [word for word in arguments if word not in GAPS]
+    if isinstance(command, click.Group) and arguments and not arguments[0].startswith("-"):
+        raise click.UsageError(f"there is no command '{arguments[0]}' in '{context.command_path}'")
+    if {"-h", "--help"} & set(arguments):
         return
     options = {
         opt: p for p in command.params if isinstance(p, click.Option) for opt in (*p.opts, *p.secondary_opts)
     }
-    if not whole and words and words[-1] in options and not options[words[-1]].is_flag:
-        words.append("VALUE")  # a sentence may name an option without a value
-    values, rest, _ = command.make_parser(context).parse_args(args=list(words))
+    if not complete and arguments and arguments[-1] in options and not options[arguments[-1]].is_flag:
+        arguments.append("VALUE")  # a sentence may name an option without a value
+    values, rest, _ = command.make_parser(context).parse_args(args=list(arguments))
     if (
         isinstance(command, click.Group)
         and not rest
         and not command.invoke_without_command
-        and whole
+        and complete
         and not values
     ):
         raise click.UsageError(f"'{line}' is only the beginning of a command")
@@ -88,30 +88,30 @@ def check(line: str, *, whole: bool) -> None:
     for param in command.params:
         value = values.get(param.name)
         given = value is not None and value != () and not repr(value).startswith("Sentinel")
-        if whole and param.required and not given and not any(gap in line for gap in GAPS[:2]):
+        if complete and param.required and not given and not any(gap in line for gap in GAPS[:2]):
             raise click.MissingParameter(ctx=context, param=param)
         if given and isinstance(param.type, click.types.IntParamType | click.types.FloatParamType):
-            for each in value if isinstance(value, list | tuple) else [value]:
-                if not str(each).isupper():
-                    param.type.convert(each, param, context)
+            for item in value if isinstance(value, list | tuple) else [value]:
+                if not str(item).isupper():
+                    param.type.convert(item, param, context)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_commands_of_a_page_can_be_typed(page):
-    for line, whole in typed(page.read_text()):
+    for line, complete in typed(page.read_text()):
         try:
-            check(line, whole=whole)
+            check(line, complete=complete)
         except click.UsageError as error:
             pytest.fail(f"{line}: {error.format_message()}")
 
 
 def test_commands_are_found_in_pages():
-    found = [line for page in PAGES for line, _ in typed(page.read_text())]
-    assert len(found) > 200
-    assert len({tuple(shlex.split(line)[1:3]) for line in found}) > 60
+    lines = [line for page in PAGES for line, _ in typed(page.read_text())]
+    assert len(lines) > 200
+    assert len({tuple(shlex.split(line)[1:3]) for line in lines}) > 60
 
 
-WRONG = [
+INVALID = [
     "abaton shwo RUN",
     "abaton runs --stroe x",
     "abaton show",
@@ -123,10 +123,10 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize("line", WRONG, ids=[line.replace(" ", "_") for line in WRONG])
+@pytest.mark.parametrize("line", INVALID, ids=[line.replace(" ", "_") for line in INVALID])
 def test_the_check_refuses_what_cannot_be_typed(line):
     with pytest.raises(click.UsageError):
-        check(line, whole=True)
+        check(line, complete=True)
 
 
 def texts(path: Path) -> Iterator[str]:
@@ -148,16 +148,16 @@ def hints(text: str) -> list[str]:
 
 
 def test_commands_that_messages_name_exist():
-    found = 0
+    count = 0
     for path in SOURCES:
         for text in texts(path):
             for line in hints(text):
-                found += 1
+                count += 1
                 try:
-                    check(line, whole=False)
+                    check(line, complete=False)
                 except click.UsageError as error:
                     pytest.fail(f"{path.relative_to(ROOT)}: {line}: {error.format_message()}")
-    assert found > 40
+    assert count > 40
 
 
 def test_options_that_messages_name_exist():
@@ -168,18 +168,18 @@ def test_options_that_messages_name_exist():
     ours = [
         path for path in SOURCES if not {"engines", "bench"} & set(path.parts)
     ]  # those speak to Flower and Ray
-    for path, text in ((each, text) for each in ours for text in texts(each)):
+    for path, text in ((source, text) for source in ours for text in texts(source)):
         for option in re.findall(r"(?<![\w(-])--[a-z][a-z-]+(?![\w:-])", text):  # not `var(--ink)` of a style
             assert option in known, f"{path.relative_to(ROOT)} names {option}"
 
 
 def leaves(command: click.Command) -> Iterator[tuple[str, click.Command]]:
     yield command.name or "", command
-    for each in getattr(command, "commands", {}).values():
-        yield from leaves(each)
+    for subcommand in getattr(command, "commands", {}).values():
+        yield from leaves(subcommand)
 
 
-# What goes wrong on a machine that has nothing yet: whoever types what the message names gets on, not back.
+# Errors on a new machine: the command that the message names must not lead to the same error.
 BEGINNINGS = [
     "runs",
     "show latest",
@@ -189,7 +189,7 @@ BEGINNINGS = [
     "show x --store here",
     "prune",
     "codec advise x",
-    "keys known --database g.db",
+    "keys list --database g.db",
     "keys invite kos",
     "keys show x.keys",
     "records deidentify r.json --out out",
@@ -200,8 +200,8 @@ BEGINNINGS = [
 ]
 
 
-def said(words: list[str]) -> tuple[int, str]:
-    done = CliRunner().invoke(app, words, prog_name="abaton")
+def run_command(arguments: list[str]) -> tuple[int, str]:
+    done = CliRunner().invoke(app, arguments, prog_name="abaton")
     error = done.exception
     return (
         done.exit_code,
@@ -210,22 +210,22 @@ def said(words: list[str]) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize("line", BEGINNINGS, ids=[line.replace(" ", "_") for line in BEGINNINGS])
-def test_what_a_message_names_does_not_lead_back_to_it(line, tmp_path, monkeypatch):
+def test_commands_named_by_a_message_do_not_repeat_it(line, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("ABATON_STORE", raising=False)
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
-    _, first = said(shlex.split(line))
+    _, first = run_command(shlex.split(line))
     assert first
     named = hints(first)
     for hint in named:
-        command, words, _ = resolved(hint)
-        if command.name in ("run", "demo", "serve", "intake", "study") or any(w.isupper() for w in words):
+        command, arguments, _ = resolved(hint)
+        if command.name in ("run", "demo", "serve", "intake", "study") or any(w.isupper() for w in arguments):
             continue  # these take long, or a person has to fill them in
         try:
-            check(hint, whole=True)
+            check(hint, complete=True)
         except click.UsageError:
             continue
-        _, second = said(shlex.split(hint)[1:])
+        _, second = run_command(shlex.split(hint)[1:])
         assert second != first, f"'{hint}' answers with the same"
 
 
@@ -264,23 +264,25 @@ def test_quick_commands_of_a_page_are_done_in_order(page, tmp_path, monkeypatch)
     monkeypatch.chdir(tmp_path)
     for name in ("study", "site"):
         Path(f"{name}.toml").write_text(new_document(name), encoding="utf-8")
-    for line, whole in typed(page.read_text()):
-        _, words, context = resolved(line)
+    for line, complete in typed(page.read_text()):
+        _, arguments, context = resolved(line)
         name = context.command_path.removeprefix("abaton ")
-        files = [word for word in words if word.endswith((".toml", ".key", ".json"))]
-        made = {"study new", "site new", "records key"} & {name}
-        if not whole or name not in QUICK or any(gap in line for gap in GAPS) or "broken" in line:
+        files = [word for word in arguments if word.endswith((".toml", ".key", ".json"))]
+        writes_files = {"study new", "site new", "records key"} & {name}
+        if not complete or name not in QUICK or any(gap in line for gap in GAPS) or "broken" in line:
             continue
-        if not made and not all(Path(file).exists() for file in files[:1]):
+        if not writes_files and not all(Path(file).exists() for file in files[:1]):
             continue
-        for file in files if made else ():
+        for file in files if writes_files else ():
             Path(file).unlink(missing_ok=True)
-        code, told = said(shlex.split(line)[1:])
-        assert code == 0, f"{line}: {told}"
+        code, output = run_command(shlex.split(line)[1:])
+        assert code == 0, f"{line}: {output}"
 
 
-def test_no_message_is_about_a_command_of_another_time():
-    gone = ("lab clinics", "serve --engine", "abaton version")
+def test_no_message_names_a_removed_command():
+    removed = ("lab clinics", "serve --engine", "abaton version")
     everything = itertools.chain(PAGES, SOURCES)
-    found = [(path.name, words) for path in everything for words in gone if words in path.read_text()]
-    assert found == []
+    mentions = [
+        (path.name, command) for path in everything for command in removed if command in path.read_text()
+    ]
+    assert mentions == []

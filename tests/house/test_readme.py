@@ -1,4 +1,4 @@
-"""The code of README, page and notebook runs and prints what it says."""
+"""Check that the code of README, page and notebook runs and prints what it shows."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ def _own_store(tmp_path, monkeypatch):
 @pytest.mark.parametrize("page", [README, PYTHON], ids=["README", "docs/python.md"])
 def test_python_blocks_run_one_after_the_other_and_print_what_is_shown(page):
     names: dict = {"__name__": "page"}
-    found = blocks(page)
-    assert found
-    for code, printed in found:
+    page_blocks = blocks(page)
+    assert page_blocks
+    for code, printed in page_blocks:
         assert run(code, names).split() == printed.split()
 
 
@@ -87,14 +87,14 @@ def test_the_readme_fits_on_one_screen():
 
 def typed(page: str) -> list[tuple[str, list[str]]]:
     """The commands of a page's blocks of kind `console`, each with the lines that are shown of its output."""
-    found: list[tuple[str, list[str]]] = []
+    commands: list[tuple[str, list[str]]] = []
     for block in re.findall(r"```console\n(.*?)```", page, re.S):
         for line in block.splitlines():
             if line.startswith("$ "):
-                found.append((line[2:].split("#")[0].strip(), []))
+                commands.append((line[2:].split("#")[0].strip(), []))
             elif line.strip():
-                found[-1][1].append(line)
-    return found
+                commands[-1][1].append(line)
+    return commands
 
 
 @pytest.mark.slow
@@ -128,7 +128,9 @@ def test_commands_typed_in_order_in_a_fresh_clone_print_what_is_shown(tmp_path):
         for line in shown:
             cells = " ".join(line.split())
             # Without a terminal a table has more columns.
-            assert any(each.startswith(cells.removesuffix(" │").removesuffix(" ┃")) for each in printed), line
+            assert any(
+                output_line.startswith(cells.removesuffix(" │").removesuffix(" ┃")) for output_line in printed
+            ), line
 
 
 def test_links_to_files_are_not_dead():
@@ -138,8 +140,8 @@ def test_links_to_files_are_not_dead():
                 assert (page.parent / link).exists(), f"{page.relative_to(ROOT)} links to {link}"
 
 
-def test_the_project_speaks_of_itself_alone():
-    """No path of somebody's machine and no package registry's host in any tracked text."""
+def test_no_machine_path_or_registry_host_is_tracked():
+    """Check that no tracked text has a path of a machine or the host of a package registry."""
     foreign = re.compile(r"/(root|home|Users|work)/\w|files\.pythonhosted|pypi\.org/simple")
     names = subprocess.run(
         ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False

@@ -1,4 +1,4 @@
-"""The wheel builds, installs elsewhere and runs."""
+"""Check that the wheel builds, installs in a new environment and runs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_the_wheel_installs_and_runs_outside_the_checkout(tmp_path):
     assert "abaton/benchmarks/engine.py" in names
     assert "abaton/dashboard/static/dashboard.js" in names
     assert {"abaton/report/templates/run.html", "abaton/report/static/abaton.css"} <= set(names)
-    assert "abaton/dashboard/templates/frame.html" in names
+    assert "abaton/dashboard/templates/base.html" in names
     assert not [name for name in names if name.startswith("tests")]
 
     venv.create(tmp_path / "venv", with_pip=True, system_site_packages=False)
@@ -38,7 +38,7 @@ def test_the_wheel_installs_and_runs_outside_the_checkout(tmp_path):
         "ABATON_STORE": str(tmp_path / "store")
     }
     run = {"cwd": tmp_path, "env": environment, "check": True, "capture_output": True, "text": True}
-    done = subprocess.run([str(python.with_name("abaton")), "demo", "--quick"], **run)
+    done = subprocess.run([str(python.with_name("abaton")), "demo", "--small"], **run)
     assert "community" in done.stdout
     assert (
         '"holds"'

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from abaton.errors import SettingsError
-from abaton.lab.datasets import KNOWN, Columns, load, missing, synthetic
-from abaton.lab.image_transforms import Preparation, averaging, prepare
+from abaton.lab.datasets import DATA_SETS, DataSetColumns, load, missing_files, synthetic
+from abaton.lab.image_transforms import ImagePreprocessing, averaging_matrix, prepare
 
 
 @pytest.fixture(autouse=True)
@@ -29,7 +29,7 @@ def arrays(rng, rows=60, shape=(6, 6), classes=3):
 
 @pytest.mark.parametrize(("before", "after"), [(32, 8), (28, 14), (28, 8), (32, 24), (5, 5), (7, 1)])
 def test_averaging_keeps_the_mean(before, after):
-    matrix = averaging(before, after)
+    matrix = averaging_matrix(before, after)
     assert matrix.shape == (after, before)
     assert np.allclose(matrix.sum(1), 1)
     assert np.allclose(matrix.sum(0), after / before), "every pixel counts the same"
@@ -37,19 +37,19 @@ def test_averaging_keeps_the_mean(before, after):
 
 def test_averaging_down_by_a_whole_number_is_the_mean_of_blocks():
     x = np.random.default_rng(0).integers(0, 256, (5, 32, 32, 3)).astype(np.uint8)
-    made, _ = prepare(x, x, Preparation(side=8, normalise=False))
+    images, _ = prepare(x, x, ImagePreprocessing(side=8, normalise=False))
     blocks = x.reshape(5, 8, 4, 8, 4, 3).mean((2, 4)).transpose(0, 3, 1, 2)
-    assert made.shape == (5, 3, 8, 8)
-    assert np.allclose(made, blocks, atol=1e-3)
+    assert images.shape == (5, 3, 8, 8)
+    assert np.allclose(images, blocks, atol=1e-3)
 
 
 def test_scaling_comes_from_the_training_data_alone():
     rng = np.random.default_rng(0)
     train, test = rng.normal(7, 3, (500, 4)), rng.normal(0, 1, (50, 4))
-    x, held = prepare(train, test, Preparation())
+    x, test_inputs = prepare(train, test, ImagePreprocessing())
     assert np.allclose(x.mean(0), 0, atol=1e-5)
     assert np.allclose(x.std(0), 1, atol=1e-5)
-    assert np.allclose(held, (test - train.mean(0)) / train.std(0), atol=1e-4)
+    assert np.allclose(test_inputs, (test - train.mean(0)) / train.std(0), atol=1e-4)
 
 
 def test_images_are_scaled_by_channel_even_when_flat():
@@ -58,25 +58,25 @@ def test_images_are_scaled_by_channel_even_when_flat():
     x[..., 1] += 100
     x[:, 0, 0, 0] = 0
     x[0, 0, 0, 0] = 255  # a pixel that is nearly always black
-    made, _ = prepare(x, x, Preparation(flat=True))
-    assert made.shape == (200, 32)
-    assert np.allclose(made.reshape(200, 2, 16).mean((0, 2)), 0, atol=1e-4)
-    assert np.abs(made).max() < 20
+    images, _ = prepare(x, x, ImagePreprocessing(flat=True))
+    assert images.shape == (200, 32)
+    assert np.allclose(images.reshape(200, 2, 16).mean((0, 2)), 0, atol=1e-4)
+    assert np.abs(images).max() < 20
 
 
 def test_gaps_become_the_training_mean_and_constant_columns_stay_finite():
     train = np.array([[1.0, 5.0], [3.0, 5.0], [np.nan, 5.0]])
-    x, held = prepare(train, np.array([[np.nan, np.inf]]), Preparation())
+    x, test_inputs = prepare(train, np.array([[np.nan, np.inf]]), ImagePreprocessing())
     assert np.isfinite(x).all()
-    assert held.tolist() == [[0, 0]]
+    assert test_inputs.tolist() == [[0, 0]]
     with pytest.raises(SettingsError, match="no value"):
-        prepare(np.full((3, 1), np.nan), np.zeros((1, 1)), Preparation())
+        prepare(np.full((3, 1), np.nan), np.zeros((1, 1)), ImagePreprocessing())
 
 
 @pytest.mark.parametrize(("shape", "side"), [((3, 8, 8), 9), ((3, 8, 8), 0), ((3, 2, 2, 2, 2), None)])
-def test_inputs_that_cannot_be_made_are_refused(shape, side):
+def test_invalid_inputs_are_refused(shape, side):
     with pytest.raises(SettingsError, match="data set"):
-        prepare(np.zeros(shape), np.zeros(shape), Preparation(side=side))
+        prepare(np.zeros(shape), np.zeros(shape), ImagePreprocessing(side=side))
 
 
 # by name
@@ -91,13 +91,13 @@ def test_the_synthetic_set_needs_no_file_and_is_the_same_every_time():
     assert not np.array_equal(synthetic(1).x_train, synthetic(2).x_train)
 
 
-@pytest.mark.parametrize("name", [name for name, known in KNOWN.items() if known.files])
+@pytest.mark.parametrize("name", [name for name, known in DATA_SETS.items() if known.files])
 def test_a_set_that_is_not_there_says_which_file_is_missing(name, tmp_path):
     for folder in (None, tmp_path):
         with pytest.raises(SettingsError, match="ABATON_DATA") as caught:
             load(name, folder=folder)
-        assert KNOWN[name].files[0] in str(caught.value)
-        assert missing(name, folder) == list(KNOWN[name].files)
+        assert DATA_SETS[name].files[0] in str(caught.value)
+        assert missing_files(name, folder) == list(DATA_SETS[name].files)
 
 
 def test_a_named_set_is_found_by_the_environment_in_its_place_or_in_a_flat_folder(tmp_path, monkeypatch):
@@ -105,7 +105,7 @@ def test_a_named_set_is_found_by_the_environment_in_its_place_or_in_a_flat_folde
     np.savez(tmp_path / "cifar10_20k.npz", **arrays(rng, shape=(8, 8, 3)))
     monkeypatch.setenv("ABATON_DATA", str(tmp_path))
     assert load("cifar10_20k").train.x.shape == (60, 3, 8, 8)
-    assert missing("cifar10_20k") == []
+    assert missing_files("cifar10_20k") == []
 
 
 def test_one_missing_hospital_is_named(tmp_path):
@@ -121,12 +121,12 @@ def test_heart_like_files_become_a_table_by_hospital(tmp_path):
     for name in ("cleveland", "hungarian", "switzerland", "va"):
         lines = [f"{row},{i % 3}" for i in range(24)] + [row.replace("5", "?") + ",1"]
         (tmp_path / f"processed.{name}.data").write_text("\n".join(lines))
-    made = load("heart", folder=tmp_path)
-    assert set(made.groups) == {"cleveland", "hungarian", "switzerland", "va"}
-    assert made.train.x.shape[1] == 13
-    assert np.isfinite(made.train.x).all()
-    assert len(made.train) + len(made.test) == 100
-    assert made.classes == ("healthy", "ill")
+    data_set = load("heart", folder=tmp_path)
+    assert set(data_set.groups) == {"cleveland", "hungarian", "switzerland", "va"}
+    assert data_set.train.x.shape[1] == 13
+    assert np.isfinite(data_set.train.x).all()
+    assert len(data_set.train) + len(data_set.test) == 100
+    assert data_set.classes == ("healthy", "ill")
     (tmp_path / "processed.va.data").write_text("1,2,3\n")
     with pytest.raises(SettingsError, match="cannot be read"):
         load("heart", folder=tmp_path)
@@ -138,14 +138,14 @@ def test_text_becomes_windows_and_the_character_after_each(tmp_path):
         "EVE": {"train": ["no"], "test": []},
     }
     (tmp_path / "shakespeare_by_role.json.gz").write_bytes(gzip.compress(json.dumps(spoken).encode()))
-    made = load("shakespeare", folder=tmp_path)
-    assert made.train.x.shape == made.train.y.shape == (3, 80)
-    assert np.array_equal(made.train.x[:, 1:], made.train.y[:, :-1])
-    text = "".join(made.classes[code] for code in made.train.x[0])
+    data_set = load("shakespeare", folder=tmp_path)
+    assert data_set.train.x.shape == data_set.train.y.shape == (3, 80)
+    assert np.array_equal(data_set.train.x[:, 1:], data_set.train.y[:, :-1])
+    text = "".join(data_set.classes[code] for code in data_set.train.x[0])
     assert text.startswith("to be or not to be")
-    assert (made.test.x == 0).any(), "the question mark is not in the training text"
-    assert set(made.groups) == {"ADAM"}
-    assert made.labels.shape == (3,)
+    assert (data_set.test.x == 0).any(), "the question mark is not in the training text"
+    assert set(data_set.groups) == {"ADAM"}
+    assert data_set.labels.shape == (3,)
     (tmp_path / "shakespeare_by_role.json.gz").write_bytes(b"not compressed")
     with pytest.raises(SettingsError, match="cannot be read"):
         load("shakespeare", folder=tmp_path)
@@ -159,10 +159,10 @@ def test_an_archive_of_the_user(tmp_path):
     path = tmp_path / "mine.npz"
     np.savez(path, **arrays(rng), groups_train=np.arange(60) // 20, classes=np.array(["a", "b", "c"]))
     for name in (path, tmp_path):
-        made = load(str(name), how=Preparation(flat=True))
-        assert made.train.x.shape == (60, 36)
-        assert made.classes == ("a", "b", "c")
-        assert len(np.unique(made.groups)) == 3
+        data_set = load(str(name), preparation=ImagePreprocessing(flat=True))
+        assert data_set.train.x.shape == (60, 36)
+        assert data_set.classes == ("a", "b", "c")
+        assert len(np.unique(data_set.groups)) == 3
 
 
 def test_labels_may_be_words_or_any_numbers(tmp_path):
@@ -170,19 +170,19 @@ def test_labels_may_be_words_or_any_numbers(tmp_path):
     np.savez(
         tmp_path / "a.npz", **given | {"y_train": given["y_train"] * 7 - 3, "y_test": given["y_test"] * 7 - 3}
     )
-    made = load(str(tmp_path / "a.npz"))
-    assert made.classes == ("-3", "4", "11")
-    words = np.array(["ill", "well", "unknown"])
-    np.savez(tmp_path / "b.npz", **given | {k: words[given[k]] for k in ("y_train", "y_test")})
+    data_set = load(str(tmp_path / "a.npz"))
+    assert data_set.classes == ("-3", "4", "11")
+    class_names = np.array(["ill", "well", "unknown"])
+    np.savez(tmp_path / "b.npz", **given | {k: class_names[given[k]] for k in ("y_train", "y_test")})
     assert load(str(tmp_path / "b.npz")).classes == ("ill", "unknown", "well")
 
 
 def test_without_a_test_set_a_fifth_of_the_writers_is_held_out(tmp_path):
     given = arrays(np.random.default_rng(0))
     np.savez(tmp_path / "a.npz", x=given["x_train"], y=given["y_train"], writer=np.arange(60) % 10)
-    made = load(str(tmp_path / "a.npz"))
-    assert set(made.groups) == {0, 1, 2, 3, 5, 6, 7, 8}
-    assert len(made.test) == 12
+    data_set = load(str(tmp_path / "a.npz"))
+    assert set(data_set.groups) == {0, 1, 2, 3, 5, 6, 7, 8}
+    assert len(data_set.test) == 12
     np.savez(tmp_path / "b.npz", x=given["x_train"], y=given["y_train"])
     without = load(str(tmp_path / "b.npz"))
     assert without.groups is None
@@ -205,7 +205,7 @@ def test_without_a_test_set_a_fifth_of_the_writers_is_held_out(tmp_path):
         ({"y_train": np.array([object()] * 60)}, "cannot be read"),
     ],
 )
-def test_an_archive_that_is_not_usable_is_refused(tmp_path, change, says):
+def test_an_invalid_archive_is_refused(tmp_path, change, says):
     given = {k: v for k, v in (arrays(np.random.default_rng(0)) | change).items() if v is not None}
     np.savez(tmp_path / "a.npz", **given)
     with pytest.raises(SettingsError, match=says):
@@ -231,29 +231,31 @@ TABLE = "age,sex,ward,site,label\n" + "".join(
 def test_a_table_of_the_user(tmp_path):
     path = tmp_path / "patients.csv"
     path.write_text(TABLE)
-    made = load(str(path), columns=Columns("label", "site"), how=Preparation(normalise=False))
-    assert made.train.x.shape == (40, 4), "age, ward, and one column for each sex"
-    assert set(made.groups) == {"kos", "athens"}
-    assert np.isfinite(made.train.x).all()
-    assert len(made.classes) == 2
-    assert len(made.test) == 10
+    data_set = load(
+        str(path), columns=DataSetColumns("label", "site"), preparation=ImagePreprocessing(normalise=False)
+    )
+    assert data_set.train.x.shape == (40, 4), "age, ward, and one column for each sex"
+    assert set(data_set.groups) == {"kos", "athens"}
+    assert np.isfinite(data_set.train.x).all()
+    assert len(data_set.classes) == 2
+    assert len(data_set.test) == 10
     for column, says in (("nothing", "no column 'nothing'"), ("age", None)):
         if says:
             with pytest.raises(SettingsError, match=says):
-                load(str(path), columns=Columns(column))
+                load(str(path), columns=DataSetColumns(column))
 
 
 def test_two_tables_of_the_user(tmp_path):
     (tmp_path / "train.csv").write_text(TABLE)
     (tmp_path / "test.csv").write_text("\n".join(TABLE.splitlines()[:11]))
-    made = load(str(tmp_path))
-    assert (len(made.train), len(made.test)) == (50, 10)
+    data_set = load(str(tmp_path))
+    assert (len(data_set.train), len(data_set.test)) == (50, 10)
 
 
 def test_a_column_of_free_text_is_refused_without_showing_it(tmp_path):
     rows = "".join(f"secret-{i},{i % 2}\n" for i in range(50))
     (tmp_path / "a.csv").write_text("note,label\n" + rows)
-    with pytest.raises(SettingsError, match="column 'note' has 50 different words") as caught:
+    with pytest.raises(SettingsError, match="column 'note' has 50 different values") as caught:
         load(str(tmp_path / "a.csv"))
     assert "secret" not in str(caught.value)
     (tmp_path / "b.csv").write_text("label\n1\n2\n")
@@ -268,7 +270,7 @@ def test_a_column_of_free_text_is_refused_without_showing_it(tmp_path):
 # the cache
 
 
-def test_what_was_made_ready_is_mapped_the_next_time(tmp_path):
+def test_prepared_arrays_are_mapped_from_the_cache(tmp_path):
     given, path, cache = arrays(np.random.default_rng(0)), tmp_path / "a.npz", tmp_path / "cache"
     np.savez(path, **given, groups_train=np.array(["kos", "athens"] * 30))
     first, again = load(str(path), cache=cache), load(str(path), cache=cache)
@@ -277,7 +279,7 @@ def test_what_was_made_ready_is_mapped_the_next_time(tmp_path):
     assert np.array_equal(first.train.x, again.train.x)
     assert np.array_equal(first.groups, again.groups)
     assert first.classes == again.classes
-    flat = load(str(path), cache=cache, how=Preparation(flat=True))
+    flat = load(str(path), cache=cache, preparation=ImagePreprocessing(flat=True))
     assert flat.train.x.shape == (60, 36), "another preparation is another thing"
     for file in cache.glob("*/x_train.npy"):
         file.write_bytes(b"damaged")
@@ -311,13 +313,13 @@ def test_a_cache_that_cannot_be_written_is_done_without(tmp_path):
     ],
 )
 def test_the_real_sets_are_what_the_list_says(shared, name, train, test, shape, classes, groups):
-    made = load(name, folder=shared / "data", how=Preparation(side=8, flat=True))
-    assert (len(made.train), len(made.test), made.train.x.shape[1:]) == (train, test, shape)
-    assert len(made.classes) == classes
-    assert made.labels.ndim == 1
-    assert (None if made.groups is None else len(np.unique(made.groups))) == groups
-    assert missing(name, shared / "data") == []
+    data_set = load(name, folder=shared / "data", preparation=ImagePreprocessing(side=8, flat=True))
+    assert (len(data_set.train), len(data_set.test), data_set.train.x.shape[1:]) == (train, test, shape)
+    assert len(data_set.classes) == classes
+    assert data_set.labels.ndim == 1
+    assert (None if data_set.groups is None else len(np.unique(data_set.groups))) == groups
+    assert missing_files(name, shared / "data") == []
     if name != "shakespeare":
-        assert np.isfinite(made.train.x).all()
-        assert abs(made.train.x.mean()) < 1e-3
-        assert set(made.labels) == set(range(classes))
+        assert np.isfinite(data_set.train.x).all()
+        assert abs(data_set.train.x.mean()) < 1e-3
+        assert set(data_set.labels) == set(range(classes))

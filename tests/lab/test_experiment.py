@@ -9,10 +9,10 @@ import sys
 import time
 
 import pytest
-from tests.lab import four
+from tests.lab import four_sites as four
 
-from abaton.errors import Refused, SettingsError
-from abaton.lab import build
+from abaton.errors import RefusedError, SettingsError
+from abaton.lab import build_from_recipe
 from abaton.learners import Learner
 from abaton.store import Journal, Store
 
@@ -23,9 +23,9 @@ def digests(store: Store, run: str) -> list[str]:
     return [model.digest for model in store.models(run)]
 
 
-def go_on(store: Store, place: int = 0):
-    row = store.runs()[place]
-    return build(row.recipe).run(row.run, store=store)
+def go_on(store: Store, crash_point: int = 0):
+    row = store.runs()[crash_point]
+    return build_from_recipe(row.recipe).run(row.run, store=store)
 
 
 class Crash(BaseException):
@@ -44,23 +44,23 @@ def crash_after(count: int):
 
 
 def test_resume_from_any_event_ends_with_the_same_digests(tmp_path, monkeypatch):
-    monkeypatch.setattr("abaton.store.journal._LONGEST_WAIT", 0.0)
-    with Store(tmp_path / "whole") as whole:
-        row = build(RECIPE).run(store=whole).row
-        expected, events = digests(whole, row.run), Journal(whole, row.run).known
+    monkeypatch.setattr("abaton.store.journal._MAX_WAIT_SECONDS", 0.0)
+    with Store(tmp_path / "whole") as complete_store:
+        row = build_from_recipe(RECIPE).run(store=complete_store).row
+        expected, events = digests(complete_store, row.run), Journal(complete_store, row.run).stored_events
     assert row.status == "finished"
     for cut in range(1, events + 1):
         with Store(tmp_path / str(cut)) as store:
             with pytest.raises(Crash):
-                build(RECIPE).run(store=store, watch=crash_after(cut))
+                build_from_recipe(RECIPE).run(store=store, watch=crash_after(cut))
             (row,) = store.runs()
-            assert (row.status, store.is_held(row.run)) == ("running", False)
-            assert build(row.recipe).run(row.run, store=store).status == "finished"
+            assert (row.status, store.is_locked(row.run)) == ("running", False)
+            assert build_from_recipe(row.recipe).run(row.run, store=store).status == "finished"
             assert digests(store, row.run) == expected
 
 
 def test_resume_does_not_train_again_what_was_finished(tmp_path, monkeypatch):
-    monkeypatch.setattr("abaton.store.journal._LONGEST_WAIT", 0.0)
+    monkeypatch.setattr("abaton.store.journal._MAX_WAIT_SECONDS", 0.0)
     trained: list[str] = []
     original = Learner.send
     monkeypatch.setattr(
@@ -70,7 +70,7 @@ def test_resume_does_not_train_again_what_was_finished(tmp_path, monkeypatch):
     )
     with Store(tmp_path) as store:
         with pytest.raises(Crash):
-            build(RECIPE).run(store=store, watch=crash_after(12))
+            build_from_recipe(RECIPE).run(store=store, watch=crash_after(12))
         before = len(trained)
         go_on(store)
     again = len(trained) - len(set(trained))
@@ -79,11 +79,11 @@ def test_resume_does_not_train_again_what_was_finished(tmp_path, monkeypatch):
 
 
 def test_lost_payloads_are_trained_again(tmp_path, monkeypatch):
-    monkeypatch.setattr("abaton.store.journal._LONGEST_WAIT", 0.0)
+    monkeypatch.setattr("abaton.store.journal._MAX_WAIT_SECONDS", 0.0)
     with Store(tmp_path) as store:
-        expected = digests(store, build(RECIPE).run(store=store).name)
+        expected = digests(store, build_from_recipe(RECIPE).run(store=store).name)
         with pytest.raises(Crash):
-            build(RECIPE).run(store=store, watch=crash_after(12))
+            build_from_recipe(RECIPE).run(store=store, watch=crash_after(12))
         row = store.runs()[-1]
         with store.reading() as connection:
             connection.exec_driver_sql("DELETE FROM payloads")
@@ -94,7 +94,7 @@ def test_lost_payloads_are_trained_again(tmp_path, monkeypatch):
 @pytest.mark.slow
 def test_kill_9_in_the_middle_and_resume(tmp_path):
     sizes = ["--rows", "1000", "--rounds", "60", "--seeds", "1", "--sizes", "uniform"]
-    recipe = ["lab", "compare", "--policy", "AsyncDVW(na)", *sizes, "--store"]
+    recipe = ["lab", "compare", "--strategy", "AsyncDVW(na)", *sizes, "--store"]
     environment = {**os.environ, "ABATON_STORE": str(tmp_path / "killed")}
     command = [sys.executable, "-c", "from abaton.cli import main; main()"]
     child = subprocess.Popen(
@@ -128,25 +128,25 @@ def test_kill_9_in_the_middle_and_resume(tmp_path):
 def test_a_run_whose_model_has_changed_is_not_resumed(tmp_path, monkeypatch):
     with Store(tmp_path) as store:
         with pytest.raises(Crash):
-            build(RECIPE).run(store=store, watch=crash_after(3))
-        from abaton.learners import mlp
+            build_from_recipe(RECIPE).run(store=store, watch=crash_after(3))
+        from abaton.models import mlp
 
         monkeypatch.setattr(four, "network", lambda: mlp(features=8, hidden=(5,)))
-        with pytest.raises(Refused, match="model was .* and is .*layout was"):
+        with pytest.raises(RefusedError, match="model was .* and is .*layout was"):
             go_on(store)
 
 
 def test_a_run_whose_data_have_changed_is_stopped_at_once(tmp_path, monkeypatch):
-    monkeypatch.setattr("abaton.store.journal._LONGEST_WAIT", 0.0)
+    monkeypatch.setattr("abaton.store.journal._MAX_WAIT_SECONDS", 0.0)
     with Store(tmp_path) as store:
         with pytest.raises(Crash):
-            build(RECIPE).run(store=store, watch=crash_after(9))
+            build_from_recipe(RECIPE).run(store=store, watch=crash_after(9))
         original = four.split
         monkeypatch.setattr(four, "split", lambda seed, scale: original(seed + 1, scale * 2))
-        with pytest.raises(Refused, match="the data of 'athens'; the data of 'kos'"):
+        with pytest.raises(RefusedError, match="the data of 'athens'; the data of 'kos'"):
             go_on(store)
 
 
 def test_an_unknown_recipe_is_refused():
     with pytest.raises(SettingsError, match="no recipe 'nothing'"):
-        build({"name": "nothing", "settings": {}})
+        build_from_recipe({"name": "nothing", "settings": {}})

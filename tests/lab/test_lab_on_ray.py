@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from tests.lab import four
+from tests.lab import four_sites as four
 
-from abaton.controller import Arrived, Rules, State, TrainSettings, from_row
+from abaton.controller import ControllerState, Strategy, TrainSettings, UpdateReceived, event_from_row
 from abaton.engines.runner import Watcher
 from abaton.errors import SettingsError
-from abaton.federation import Federation, Holding
-from abaton.lab import build
-from abaton.learners import Examples, TorchModel
+from abaton.federation import Federation, LocalSite
+from abaton.lab import build_from_recipe
+from abaton.models import Examples, TorchModel
 from abaton.store import Journal, Store
 
 RECIPE = four.recipe(seed=3, rounds=3, scale=0.2)
@@ -25,7 +25,7 @@ class Cut(Exception):
 def test_an_engine_that_there_is_not_is_refused(tmp_path):
     with Store(tmp_path) as store:
         with pytest.raises(SettingsError, match="use virtual or local or ray"):
-            build(RECIPE).run(store=store, engine="quantum")
+            build_from_recipe(RECIPE).run(store=store, engine="quantum")
         assert store.runs() == []
 
 
@@ -33,7 +33,7 @@ def test_without_ray_nothing_is_begun(tmp_path, monkeypatch):
     monkeypatch.setattr("abaton.engines.ray.cluster.find_spec", lambda name: None)
     with Store(tmp_path) as store:
         with pytest.raises(SettingsError, match=r"pip install 'abaton\[ray\]'"):
-            build(RECIPE).run(store=store, engine="ray")
+            build_from_recipe(RECIPE).run(store=store, engine="ray")
         assert store.runs() == []
 
 
@@ -41,25 +41,29 @@ def test_without_ray_nothing_is_begun(tmp_path, monkeypatch):
 @pytest.mark.network
 def test_a_recipe_gives_the_same_digests_as_under_the_virtual_clock_also_when_it_was_cut_off(tmp_path):
     pytest.importorskip("ray", reason="Ray is missing: install abaton[ray]")
-    heard = []
+    events_seen = []
 
     def watch(state: object, event: object) -> None:
-        heard.append(event)
-        if len(heard) == 9:
+        events_seen.append(event)
+        if len(events_seen) == 9:
             raise Cut
 
     with Store(tmp_path) as store:
-        made = build(RECIPE)
-        steady = {name: Holding(site.train) for name, site in made.sites.items()}  # nobody drops out
-        Federation(made.model, steady, made.rules, made.codec).run("virtual", store=store)
+        federation = build_from_recipe(RECIPE)
+        steady = {
+            name: LocalSite(site.train) for name, site in federation.sites.items()
+        }  # no learner drops out
+        Federation(federation.model, steady, federation.strategy, federation.codec).run(
+            "virtual", store=store
+        )
         with pytest.raises(Cut):
-            build(RECIPE).run("ray", store=store, engine="ray", watch=watch)
-        done = build(RECIPE).run("ray", store=store, engine="ray").row
+            build_from_recipe(RECIPE).run("ray", store=store, engine="ray", watch=watch)
+        done = build_from_recipe(RECIPE).run("ray", store=store, engine="ray").row
         assert (done.engine, done.status) == ("ray", "finished")
         virtual, ray = ([m.digest for m in store.models(run)] for run in ("virtual", "ray"))
         assert virtual == ray
-        events = [from_row(*each) for each in Journal(store, "ray").rows()]
-        tasks = [event.task for event in events if isinstance(event, Arrived)]
+        events = [event_from_row(*row) for row in Journal(store, "ray").rows()]
+        tasks = [event.task for event in events if isinstance(event, UpdateReceived)]
         assert len(tasks) == len(set(tasks))
 
 
@@ -67,32 +71,32 @@ def test_a_recipe_gives_the_same_digests_as_under_the_virtual_clock_also_when_it
 @pytest.mark.network
 def test_a_run_on_a_cluster_goes_on_from_its_checkpoint(tmp_path, monkeypatch):
     pytest.importorskip("ray", reason="Ray is missing: install abaton[ray]")
-    monkeypatch.setattr("abaton.store.journal._LONGEST_WAIT", 0.0)
-    monkeypatch.setattr("abaton.engines.checkpoint.SHARE", float("inf"))
-    heard: list[object] = []
+    monkeypatch.setattr("abaton.store.journal._MAX_WAIT_SECONDS", 0.0)
+    monkeypatch.setattr("abaton.engines.checkpoint.MAX_TIME_FRACTION", float("inf"))
+    events_seen: list[object] = []
 
-    def cut(state: State, event: object) -> None:
+    def cut(state: ControllerState, event: object) -> None:
         if state.version == 4:
             raise Cut
 
     with Store(tmp_path) as store:
-        made = build(four.recipe(seed=3, rounds=6, scale=0.2))
-        steady = {name: Holding(site.train) for name, site in made.sites.items()}
+        lab_federation = build_from_recipe(four.recipe(seed=3, rounds=6, scale=0.2))
+        steady = {name: LocalSite(site.train) for name, site in lab_federation.sites.items()}
         codec = "error_feedback | stc(sparsity=0.2)"
 
         def go(run: str, engine: str, watch: Watcher | None = None) -> list[str]:
-            federation = Federation(made.model, steady, made.rules, codec)
+            federation = Federation(lab_federation.model, steady, lab_federation.strategy, codec)
             federation.run(run, store=store, engine=engine, watch=watch, checkpoints=3)
             return [row.digest for row in store.models(run)]
 
         expected = go("virtual", "virtual")
         with pytest.raises(Cut):
             go("ray", "ray", cut)
-        known = Journal(store, "ray").known
+        known = Journal(store, "ray").stored_events
         assert store.checkpoint_folder("ray").exists()
-        assert go("ray", "ray", lambda *event: heard.append(event)) == expected
-        told = len(heard) - (Journal(store, "ray").known - known)
-        assert told < 12 < known, "only what came after the checkpoint is told again"
+        assert go("ray", "ray", lambda *event: events_seen.append(event)) == expected
+        replayed = len(events_seen) - (Journal(store, "ray").stored_events - known)
+        assert replayed < 12 < known, "only events after the checkpoint are replayed"
         assert not store.checkpoint_folder("ray").exists()
 
 
@@ -111,7 +115,7 @@ def test_a_module_of_ones_own_trains_on_a_cluster(tmp_path):
     def module() -> torch.nn.Module:
         return torch.nn.Sequential(torch.nn.Linear(4, width), torch.nn.Tanh(), torch.nn.Linear(width, 2))
 
-    rules = Rules(rounds=2, training=TrainSettings(epochs=1))
+    rules = Strategy(rounds=2, training=TrainSettings(epochs=1))
     codec = "error_feedback | stc(sparsity=0.2)"
     with Store(tmp_path) as store:
         for engine in ("virtual", "ray"):

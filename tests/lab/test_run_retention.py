@@ -6,13 +6,13 @@ import json
 from dataclasses import replace
 
 import pytest
-from tests.lab import four
+from tests.lab import four_sites as four
 from typer.testing import CliRunner
 
 from abaton.cli.app import app
 from abaton.errors import SettingsError, StoreError
-from abaton.lab import build
-from abaton.store import Keep, Store, plan, prune
+from abaton.lab import build_from_recipe
+from abaton.store import RetentionRule, Store, plan_pruning, prune
 
 RECIPE = four.recipe(seed=7, rounds=12, scale=0.1)
 
@@ -33,51 +33,51 @@ def crash_after(count: int):
 
 
 def on_disk(store: Store, run: str) -> list[int]:
-    return [m.version for m in store.models(run) if store.vectors.path(m.digest).exists()]
+    return [m.version for m in store.models(run) if store.model_files.path(m.digest).exists()]
 
 
 def test_the_last_every_kth_and_the_final_version_stay(tmp_path):
     with Store(tmp_path) as store:
-        row = build(RECIPE).run(store=store).row
-        made = plan(store, row, Keep(last=2, every=5))
-        assert [m.version for m in made.models] == [1, 2, 3, 4, 6, 7, 8, 9]
-        assert made.bytes > 8 * 4 * four.network().layout.size
+        row = build_from_recipe(RECIPE).run(store=store).row
+        pruning = plan_pruning(store, row, RetentionRule(last=2, every=5))
+        assert [m.version for m in pruning.models] == [1, 2, 3, 4, 6, 7, 8, 9]
+        assert pruning.bytes > 8 * 4 * four.network().layout.size
         assert on_disk(store, row.run) == list(range(13)), "a plan removes nothing"
-        prune(store, made)
+        prune(store, pruning)
         assert on_disk(store, row.run) == [0, 5, 10, 11, 12]
         assert not store.payload_file(row.run).exists()
-        assert plan(store, row, Keep(last=2, every=5)).bytes == 0
+        assert plan_pruning(store, row, RetentionRule(last=2, every=5)).bytes == 0
         with pytest.raises(StoreError, match="pruned"):
-            store.vectors.get(store.models(row.run)[3].digest)
+            store.model_files.get(store.models(row.run)[3].digest)
 
 
 def test_models_that_another_run_names_stay(tmp_path):
     with Store(tmp_path) as store:
-        first, second = (build(RECIPE).run(store=store).row for _ in range(2))
-        assert plan(store, first, Keep(last=1)).models == ()
+        first, second = (build_from_recipe(RECIPE).run(store=store).row for _ in range(2))
+        assert plan_pruning(store, first, RetentionRule(last=1)).models == ()
         assert len(on_disk(store, second.run)) == 13
 
 
 def test_a_run_that_was_cut_off_is_pruned_and_resumed_to_the_same_bits(tmp_path, monkeypatch):
-    monkeypatch.setattr("abaton.store.journal._LONGEST_WAIT", 0.0)
+    monkeypatch.setattr("abaton.store.journal._MAX_WAIT_SECONDS", 0.0)
     with Store(tmp_path / "whole") as store:
-        expected = [m.digest for m in build(RECIPE).run(store=store).versions]
+        expected = [m.digest for m in build_from_recipe(RECIPE).run(store=store).versions]
     with Store(tmp_path / "cut") as store:
         with pytest.raises(Crash):
-            build(RECIPE).run(store=store, watch=crash_after(30))
+            build_from_recipe(RECIPE).run(store=store, watch=crash_after(30))
         (row,) = store.runs()
-        made = plan(store, row, Keep(last=1))
-        assert made.models
-        assert made.payloads is None, "it needs its updates"
-        prune(store, made)
-        assert build(RECIPE).run(row.run, store=store).status == "finished"
+        pruning = plan_pruning(store, row, RetentionRule(last=1))
+        assert pruning.models
+        assert pruning.payloads is None, "it needs its updates"
+        prune(store, pruning)
+        assert build_from_recipe(RECIPE).run(row.run, store=store).status == "finished"
         assert [m.digest for m in store.models(row.run)] == expected
 
 
 def test_a_run_removes_what_falls_out_while_it_goes(tmp_path, monkeypatch):
-    monkeypatch.setattr("abaton.store.journal._LONGEST_WAIT", 0.0)
-    federation = build(RECIPE)
-    federation.dossier = replace(federation.dossier, keep=Keep(last=3, every=4))
+    monkeypatch.setattr("abaton.store.journal._MAX_WAIT_SECONDS", 0.0)
+    federation = build_from_recipe(RECIPE)
+    federation.metadata = replace(federation.metadata, retention=RetentionRule(last=3, every=4))
     with Store(tmp_path) as store:
         most = [0]
 
@@ -93,27 +93,27 @@ def test_a_run_removes_what_falls_out_while_it_goes(tmp_path, monkeypatch):
         assert [m.digest for m in store.models("cut")] == [m.digest for m in store.models("whole")]
 
 
-def test_the_command_says_first_and_removes_then(tmp_path):
+def test_the_command_lists_before_it_deletes(tmp_path):
     with Store(tmp_path) as store:
-        row = build(RECIPE).run(store=store).row
+        row = build_from_recipe(RECIPE).run(store=store).row
     arguments = ["prune", row.run, "--last", "2", "--store", str(tmp_path), "--json"]
     planned = json.loads(CliRunner().invoke(app, [*arguments, "--dry-run"]).stdout)
     assert planned["runs"][0]["versions"] == 11
     with Store(tmp_path) as store:
         assert len(on_disk(store, row.run)) == 13
-        with store.holding(row.run):
-            held = json.loads(CliRunner().invoke(app, arguments).stdout)
-            assert (held["runs"], held["left_alone"]) == ([], [row.run])
+        with store.lock_run(row.run):
+            summary = json.loads(CliRunner().invoke(app, arguments).stdout)
+            assert (summary["runs"], summary["skipped"]) == ([], [row.run])
             with pytest.raises(StoreError, match="another process"):
-                prune(store, plan(store, row, Keep()))
+                prune(store, plan_pruning(store, row, RetentionRule()))
     done = json.loads(CliRunner().invoke(app, arguments).stdout)
     assert done["runs"] == planned["runs"]
     with Store(tmp_path) as store:
         assert on_disk(store, row.run) == [11, 12]
-    assert "removed" in CliRunner().invoke(app, ["prune", "--store", str(tmp_path)]).stdout
+    assert "deleted" in CliRunner().invoke(app, ["prune", "--store", str(tmp_path)]).stdout
 
 
-@pytest.mark.parametrize("wrong", [{"last": 0}, {"every": -1}])
-def test_impossible_retention_is_refused(wrong):
+@pytest.mark.parametrize("settings", [{"last": 0}, {"every": -1}])
+def test_impossible_retention_is_refused(settings):
     with pytest.raises(SettingsError, match="retention"):
-        Keep(**wrong)
+        RetentionRule(**settings)

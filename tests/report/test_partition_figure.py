@@ -5,35 +5,35 @@ import sys
 
 import numpy as np
 
-from abaton.lab import partition
-from abaton.report import figures_page, partition_figure
+from abaton.lab import partition_data
+from abaton.report import partition_figure, render_figures
 
 
-def drawn(classes, classes_as="Non-IID(2)", **more):
+def draw(classes, classes_as="Non-IID(2)", **more):
     labels = np.arange(2000) % classes
-    part = partition(labels, learners=5, rng=np.random.default_rng(0), classes_as=classes_as)
-    return part, partition_figure(part.table(), part.classes, **more)
+    partition = partition_data(labels, learners=5, rng=np.random.default_rng(0), classes_as=classes_as)
+    return partition, partition_figure(partition.table(), partition.classes, **more)
 
 
 def test_a_bar_a_learner_coloured_by_class():
-    part, figure = drawn(5, title="five learners", groups={"learner-1": "fast"})
+    partition, figure = draw(5, title="five learners", groups={"learner-1": "fast"})
     assert len(figure.data) == 5
     heights = np.array([bar.y for bar in figure.data]).T
-    assert heights.tolist() == part.counts.tolist()
+    assert heights.tolist() == partition.counts.tolist()
     assert figure.data[0].x[0] == "learner-1 (fast)"
     assert figure.layout.title.text == "five learners"
     assert len({bar.marker.color for bar in figure.data}) == 5
 
 
 def test_many_classes_become_a_map():
-    part, figure = drawn(40, "Non-IID(20)")
+    partition, figure = draw(40, "Non-IID(20)")
     (heat,) = figure.data
-    assert np.nan_to_num(np.array(heat.z, dtype=float)).T.tolist() == part.counts.tolist()
+    assert np.nan_to_num(np.array(heat.z, dtype=float)).T.tolist() == partition.counts.tolist()
 
 
 def test_the_page_needs_no_network():
-    _, figure = drawn(5)
-    page = figures_page("dealt", [figure])
+    _, figure = draw(5)
+    page = render_figures("partition", [figure])
     assert 'src="http' not in page
 
 

@@ -1,4 +1,4 @@
-"""Sites that the tests share."""
+"""Shared sites."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from threading import Thread
 
 import pytest
 
-from abaton.site import Site, load_site, open_site
+from abaton.site import SitePipeline, build_site, load_site
 from abaton.study import Study
 
 NOW = datetime(2026, 11, 16, 12, tzinfo=UTC)
@@ -20,10 +20,10 @@ TEXT = """
 id = "pisa"
 name = "Hospital"
 [records]
-kind = "ndjson"
+source = "ndjson"
 paths = ["records"]
 [consent]
-ground = "vote 7/2026"
+legal_basis = "vote 7/2026"
 [keys]
 study = "study.key"
 """
@@ -31,7 +31,7 @@ study = "study.key"
 
 @pytest.fixture
 def house(tmp_path: Path) -> Path:
-    """A site's folder with its key."""
+    """Return the folder of a site with its key."""
     key = tmp_path / "study.key"
     key.write_bytes(bytes(range(32)))
     key.chmod(0o600)
@@ -40,19 +40,19 @@ def house(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def opened(house: Path) -> Callable[..., Site]:
-    """Opens the site in the folder, with more text in its document."""
+def opened(house: Path) -> Callable[..., SitePipeline]:
+    """Return a function that opens the site with more text in its configuration."""
 
-    def make(study: Study, more: str = "", **options: object) -> Site:
+    def make(study: Study, more: str = "", **options: object) -> SitePipeline:
         (house / "site.toml").write_text(TEXT + more)
-        return open_site(load_site(house / "site.toml"), study, NOW, **options)
+        return build_site(load_site(house / "site.toml"), study, NOW, **options)
 
     return make
 
 
 @pytest.fixture
 def serve_pages():
-    """Serves pages from memory on this machine: what is given for a path, and 404 for everything else."""
+    """Serve pages from memory by path, and 404 otherwise."""
     servers = []
 
     def start(pages: dict[str, tuple[str, bytes]]) -> str:
@@ -65,8 +65,8 @@ def serve_pages():
                 self.end_headers()
                 self.wfile.write(body)
 
-            def log_message(self, *words: object) -> None:
-                """Stay quiet."""
+            def log_message(self, *arguments: object) -> None:
+                """Log nothing."""
 
         server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         Thread(target=server.serve_forever, daemon=True).start()

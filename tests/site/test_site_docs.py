@@ -1,4 +1,4 @@
-"""Every key of the site's document is on its page, and the page's examples are valid."""
+"""Keys of the site configuration are documented, and the examples of the page are valid."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import get_args
 
 from pydantic import BaseModel
 
-from abaton.site import SiteDocument, site_from_toml
+from abaton.site import SiteConfig, site_from_toml
 
 PAGE = (Path(__file__).parents[2] / "docs/site.md").read_text("utf-8")
 PROSE = re.sub(r"```.*?```", "", PAGE, flags=re.S)
@@ -25,8 +25,8 @@ def keys(kind):
 
 
 def test_every_key_is_documented():
-    words = set(re.findall(r"[a-z_0-9]+", " ".join(re.findall(r"`([^`]+)`", PROSE))))
-    assert not sorted(set(keys(SiteDocument)) - words)
+    tokens = set(re.findall(r"[a-z_0-9]+", " ".join(re.findall(r"`([^`]+)`", PROSE))))
+    assert not sorted(set(keys(SiteConfig)) - tokens)
 
 
 def test_the_example_is_valid():

@@ -24,18 +24,18 @@ def value(database) -> int:
     return database.read(lambda connection: connection.scalar(sql.select(notes.c.n)))
 
 
-def test_whoever_reads_in_order_to_write_queues_up(database):
+def test_writers_that_read_first_are_serialised(database):
     database.write(lambda connection: connection.execute(notes.insert().values(name="x", n=0)))
 
     def add(connection):
-        found = connection.scalar(sql.select(notes.c.n))
-        connection.execute(notes.update().values(n=found + 1))
+        value_read = connection.scalar(sql.select(notes.c.n))
+        connection.execute(notes.update().values(n=value_read + 1))
 
-    def adding():
+    def add_repeatedly():
         for _ in range(20):
             database.write(add, lock="x")
 
-    threads = [threading.Thread(target=adding) for _ in range(5)]
+    threads = [threading.Thread(target=add_repeatedly) for _ in range(5)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -43,7 +43,7 @@ def test_whoever_reads_in_order_to_write_queues_up(database):
     assert value(database) == 100
 
 
-def test_a_change_is_whole_or_not_at_all(database):
+def test_a_transaction_is_atomic(database):
     def work(connection):
         connection.execute(notes.insert().values(name="x", n=1))
         raise RuntimeError
@@ -53,7 +53,7 @@ def test_a_change_is_whole_or_not_at_all(database):
     assert value(database) is None
 
 
-def test_what_is_there_already_is_passed_over(database):
+def test_existing_rows_are_skipped(database):
     for _ in range(2):
         database.write(lambda c: insert_new(c, notes, [{"name": "x", "n": 1}, {"name": "y", "n": 2}]))
     assert database.read(lambda c: c.scalar(sql.select(sql.func.count()).select_from(notes))) == 2
@@ -66,7 +66,7 @@ def test_scrubbed_rows_are_not_in_the_files(database, tmp_path):
     assert not [p for p in tmp_path.iterdir() if p.is_file() and b"Chalmers" in p.read_bytes()]
 
 
-def test_complaints_hold_no_content(database):
+def test_errors_contain_no_content(database):
     def broken(connection):
         connection.execute(sql.text("INSERT INTO nothing VALUES (:name)"), {"name": "Chalmers"})
 
@@ -86,14 +86,14 @@ def test_complaints_hold_no_content(database):
 @pytest.mark.parametrize(
     "url", ["mysql://x", "sqlite://", "sqlite:///:memory:", "://", "sqlite+nothing:///x"]
 )
-def test_foreign_addresses_are_refused_and_leave_no_file(url, tmp_path, monkeypatch):
+def test_other_database_urls_are_refused_and_leave_no_file(url, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SettingsError):
         Database(url, TABLES)
     assert not list(tmp_path.iterdir())
 
 
-def test_a_password_is_never_told(tmp_path):
+def test_a_password_is_not_in_an_error(tmp_path):
     with pytest.raises(StoreError) as caught:
         Database(f"postgresql+psycopg://me:secret-word@/x?host={tmp_path}", TABLES)
     assert "secret-word" not in str(caught.value)

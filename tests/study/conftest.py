@@ -1,4 +1,4 @@
-"""Study documents that the tests share."""
+"""Study documents shared by the tests."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FULL = Path(__file__).parent / "full.toml"
 
 @pytest.fixture(scope="session")
 def full_text() -> str:
-    """A study document that uses every key there is."""
+    """Return a study document that uses every key."""
     return FULL.read_text("utf-8")
 
 

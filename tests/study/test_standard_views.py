@@ -1,11 +1,11 @@
-"""The standard views on records as hospitals write them: components, two codes, periods, mistakes taken back."""
+"""Standard views on typical records: components, two codes, periods, void records."""
 
 from __future__ import annotations
 
 import pytest
 
-from abaton.study.shorthand.derived_features import standard_views, trimmed
-from abaton.views.definition import View
+from abaton.study.shorthand.derived_features import select_columns, standard_views
+from abaton.views.definition import ViewDefinition
 from abaton.views.required_elements import check_elements
 
 LOINC, SNOMED, ICD = "http://loinc.org", "http://snomed.info/sct", "http://hl7.org/fhir/sid/icd-10"
@@ -17,26 +17,28 @@ def concept(*codes):
 
 
 def rows(name, *resources, without=("subject",)):
-    view = View.load(trimmed(name, {"subject", *_columns(name)}))
-    made = list(view.table(resources))
-    assert all(row["subject"] == "Patient/p" for row in made)
+    view = ViewDefinition.load(select_columns(name, {"subject", *_columns(name)}))
+    table_rows = list(view.table(resources))
+    assert all(row["subject"] == "Patient/p" for row in table_rows)
     return [
         {key: value for key, value in row.items() if key not in without and value not in (None, [])}
-        for row in made
+        for row in table_rows
     ]
 
 
 def _columns(name):
-    view = View.load({key: value for key, value in standard_views()[name].items() if key != "codes"})
+    view = ViewDefinition.load(
+        {key: value for key, value in standard_views()[name].items() if key != "codes"}
+    )
     return {column.name for column in view.columns}
 
 
 @pytest.mark.parametrize("name", standard_views())
-def test_every_view_reads_elements_that_there_are_and_says_whose_row_it_is(name):
-    view = trimmed(name, _columns(name))
+def test_every_view_reads_existing_elements_and_has_a_subject(name):
+    view = select_columns(name, _columns(name))
     check_elements(view)
-    assert View.load(view).columns[0].name == "subject"
-    assert View.load(trimmed(name, {"subject"})).columns
+    assert ViewDefinition.load(view).columns[0].name == "subject"
+    assert ViewDefinition.load(select_columns(name, {"subject"})).columns
 
 
 def observation(**more):
@@ -63,25 +65,25 @@ def test_a_number_is_found_in_the_observation_and_in_its_components():
     panel = observation(
         code=concept((LOINC, "85354-9")), component=parts, effectivePeriod={"start": "2026-01-03"}
     )
-    made = rows("measurements", alone, panel)
-    assert [(row["code"], row["value"], row["date"]) for row in made] == [
+    table_rows = rows("measurements", alone, panel)
+    assert [(row["code"], row["value"], row["date"]) for row in table_rows] == [
         (["8480-6"], 140, "2026-01-02"),
         (["8480-6"], 130, "2026-01-03"),
         (["8462-4"], 80, "2026-01-03"),
     ]
-    assert {row["unit"] for row in made} == {"mm[Hg]"}
+    assert {row["unit"] for row in table_rows} == {"mm[Hg]"}
 
 
 def test_other_forms_of_values():
     above = {**quantity(120), "comparator": ">"}
-    made = rows(
+    table_rows = rows(
         "measurements",
         observation(valueQuantity=above),
         observation(valueBoolean=False),
         observation(valueInteger=3),
         observation(),
     )
-    assert [(row.get("above"), row.get("yes"), row.get("number")) for row in made] == [
+    assert [(row.get("above"), row.get("yes"), row.get("number")) for row in table_rows] == [
         (True, None, None),
         (None, False, None),
         (None, None, 3),
@@ -97,14 +99,14 @@ def test_a_record_with_two_codes_is_one_row():
     ]
 
 
-def test_what_was_entered_in_error_refuted_or_never_done_does_not_count():
-    said = {
+def test_void_records_are_dropped():
+    status = {
         "coding": [
             {"system": "http://terminology.hl7.org/CodeSystem/condition-ver-status", "code": "refuted"}
         ]
     }
     code = {"code": concept((SNOMED, "84114007")), **ABOUT}
-    assert rows("diagnoses", {"resourceType": "Condition", **code, "verificationStatus": said}) == []
+    assert rows("diagnoses", {"resourceType": "Condition", **code, "verificationStatus": status}) == []
     assert rows("measurements", observation(status="entered-in-error", valueInteger=1)) == []
     assert rows("procedures", {"resourceType": "Procedure", "status": "not-done", **code}) == []
     medicine = {"medicationCodeableConcept": concept(("http://www.whocc.no/atc", "C03CA01")), **ABOUT}
@@ -114,7 +116,7 @@ def test_what_was_entered_in_error_refuted_or_never_done_does_not_count():
     assert rows("visits", {"resourceType": "Encounter", "status": "cancelled", **ABOUT}) == []
 
 
-def test_dates_are_taken_from_where_they_are():
+def test_dates_come_from_every_date_element():
     code = {"code": concept((SNOMED, "84114007")), **ABOUT}
     sick = {"resourceType": "Condition", **code}
     assert [row["date"] for row in rows(
@@ -148,9 +150,7 @@ def test_answers_that_are_codes():
     (row,) = rows("findings", never)
     assert (row["code"], row["answer_system"], row["answer"]) == (["72166-2"], [SNOMED], ["266919005"])
     assert rows("findings", observation(valueInteger=1)) == []
-    assert [row["code"] for row in rows("measurements", never)] == [
-        ["72166-2"]
-    ]  # to ask whether there is one
+    assert [row["code"] for row in rows("measurements", never)] == [["72166-2"]]  # for presence
     part = {"code": concept((LOINC, "72166-2")), "valueCodeableConcept": concept((SNOMED, "8517006"))}
     (row,) = rows("findings", observation(code=concept((LOINC, "85354-9")), component=[part]))
     assert (row["code"], row["answer"]) == (["72166-2"], ["8517006"])

@@ -1,4 +1,4 @@
-"""Whatever a study says, TOML and Bundle give it back unchanged."""
+"""Any study converts to TOML and Bundle and back without change."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ TEXTS = [
     ("eligibility", "name"),
     ("eligibility", "criteria", 0, "note"),
     ("eligibility", "criteria", 3, "unit"),
-    ("data", 0, "codes", 0, "any", 0, "code"),
+    ("data", 0, "codes", 0, "any_of", 0, "code"),
     ("consent", "text"),
     ("consent", "statements", "models-stay"),
     ("documents", 0, "title"),
-    ("privacy", "anonymity", "missing", 0),
+    ("privacy", "anonymity", "missing_values", 0),
     ("privacy", "anonymity", "quasi_identifiers", 0, "column"),
     ("questionnaires", 0, "resource", "item", 0, "text"),
 ]
@@ -71,7 +71,7 @@ def changed(full, way, value):
     "way", [TEXTS[1], *(pytest.param(way, marks=pytest.mark.slow) for way in TEXTS)], ids=str
 )
 @given(text=texts)
-def test_any_text_survives(full, way, text):
+def test_any_text_roundtrips(full, way, text):
     study = changed(full, way, text)
     assert study_from_toml(write_toml(study)) == study
     bundle = json.dumps(write_bundle(study))
@@ -84,7 +84,7 @@ def test_any_text_survives(full, way, text):
     "way", [NUMBERS[1], *(pytest.param(way, marks=pytest.mark.slow) for way in NUMBERS)], ids=str
 )
 @given(number=numbers)
-def test_any_number_survives(full, way, number):
+def test_any_number_roundtrips(full, way, number):
     study = changed(full, way, number)
     assert study_from_toml(write_toml(study)) == study
     assert study_from_json(json.dumps(write_bundle(study))).hash == study.hash

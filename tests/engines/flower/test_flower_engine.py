@@ -1,4 +1,4 @@
-"""The engine for networks, with everything that a network can do to messages, and no network."""
+"""Flower engine with lost, delayed and invalid messages, without a network."""
 
 from __future__ import annotations
 
@@ -7,13 +7,23 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.engines.flower.federation import CANARY, CODEC, FEATURES, MODEL, check, open_learner
-from tests.engines.flower.loop import LoopPost, TwoDesks
+from tests.engines.flower.flower_federation import CANARY, CODEC, FEATURES, MODEL, check, open_learner
+from tests.engines.flower.loopback import LoopbackTransport, SiteWorkers
 
-from abaton.controller import Arrived, Failed, Joined, Left, Noted, Scored, Thresholds, Tick, TrainSettings
+from abaton.controller import (
+    EvaluationReceived,
+    LearnerJoined,
+    LearnerLeft,
+    RunNote,
+    TaskFailed,
+    TimerFired,
+    TrainSettings,
+    UpdateReceived,
+    UpdateThresholds,
+)
 from abaton.engines import EvaluateTask, TrainTask
-from abaton.engines.flower import FlowerEngine, Lost, Network, Parcel
-from abaton.engines.flower.site_worker import Desk, Place
+from abaton.engines.flower import FlowerEngine, FlowerNetwork, Message, MessageLost
+from abaton.engines.flower.site_worker import SiteWorker, WorkerSettings
 from abaton.errors import LayoutError
 from abaton.learners import Learner
 
@@ -27,124 +37,131 @@ class Federation:
     """One site, its node, an engine, and a clock that moves when the engine sleeps."""
 
     def __init__(self, folder: Path, learner: Learner | None = None, **network) -> None:
-        self.learner, self.folder, self.time, self.kept = learner or open_learner("a"), folder, 0.0, []
-        self.post = LoopPost({NODE: TwoDesks(self.desk)})
-        self.network = Network("run", MODEL.layout.digest, "s", **network)
+        self.learner, self.folder, self.time, self.payloads = learner or open_learner("a"), folder, 0.0, []
+        self.transport = LoopbackTransport({NODE: SiteWorkers(self.worker)})
+        self.network = FlowerNetwork("run", MODEL.layout.digest, "s", **network)
         self.engine = FlowerEngine(
-            self.post, self.network, keep=self.keep, check=check, clock=lambda: self.time, sleep=self.sleep
+            self.transport,
+            self.network,
+            store_payload=self.store_payload,
+            check_payload=check,
+            clock=lambda: self.time,
+            sleep=self.sleep,
         )
 
-    def desk(self, role: str, terms: str = "s") -> Desk:
-        return Desk(self.learner, Place(role, self.folder, terms))
+    def worker(self, role: str, study_hash: str = "s") -> SiteWorker:
+        return SiteWorker(self.learner, WorkerSettings(role, self.folder, study_hash))
 
-    def keep(self, payload: bytes) -> str:
-        self.kept.append(payload)
-        return str(len(self.kept) - 1)
+    def store_payload(self, payload: bytes) -> str:
+        self.payloads.append(payload)
+        return str(len(self.payloads) - 1)
 
     def sleep(self, seconds: float) -> None:
         self.time += seconds
 
-    def train(self, key: str, model: np.ndarray = ZEROS, **settings) -> None:
-        self.engine.submit([TrainTask(key, "a", 0, model, replace(SETTINGS, **settings))])
+    def train(self, task_id: str, model: np.ndarray = ZEROS, **settings) -> None:
+        self.engine.submit([TrainTask(task_id, "a", 0, model, replace(SETTINGS, **settings))])
 
-    def until(self, kind: type) -> list:
-        """Everything up to an event of a kind."""
+    def until(self, event_type: type) -> list:
+        """Events up to one of a type."""
         events: list = []
-        while not any(isinstance(e, kind) for e in events):
+        while not any(isinstance(e, event_type) for e in events):
             events += self.engine.events()
         return events
 
     def pause(self, seconds: float) -> list:
-        """Everything that is heard in some time."""
+        """Events within some seconds."""
         self.engine.set_timer("pause", self.engine.now() + seconds)
-        return self.until(Tick)[:-1]
+        return self.until(TimerFired)[:-1]
 
-    def sent(self, kind: str) -> list[Parcel]:
-        return [parcel for _, parcel in self.post.sent if parcel.kind == kind]
+    def sent(self, message_type: str) -> list[Message]:
+        return [message for _, message in self.transport.sent if message.message_type == message_type]
 
 
 @pytest.fixture
 def federation(tmp_path) -> Federation:
-    made = Federation(tmp_path)
-    made.until(Joined)
-    return made
+    federation = Federation(tmp_path)
+    federation.until(LearnerJoined)
+    return federation
 
 
-def words(events: list) -> list[str]:
-    return [e.what for e in events if isinstance(e, Noted)]
+def notes(events: list) -> list[str]:
+    return [e.note for e in events if isinstance(e, RunNote)]
 
 
 @pytest.mark.parametrize("code", [3, 4, 5, 8])
-def test_what_is_lost_on_the_way_is_sent_again_and_answered_from_the_sites_disk(federation, code):
+def test_a_lost_message_is_sent_again_and_replied_to_from_disk(federation, code):
     lost = []
 
-    def fate(desk: Desk, parcel: Parcel) -> Lost | None:
-        if parcel.kind == "train" and not lost:
-            lost.append(desk.answer(parcel))  # the site did its work; the answer never arrives
-            return Lost(code)
+    def intercept(worker: SiteWorker, message: Message) -> MessageLost | None:
+        if message.message_type == "train" and not lost:
+            lost.append(worker.reply(message))  # the site trains, but the reply is lost
+            return MessageLost(code)
         return None
 
-    federation.post.fate = fate
+    federation.transport.intercept = intercept
     federation.train("t")
-    events = federation.until(Arrived)
-    gone_and_back = 2 if code == 5 else 1
-    assert len(words(events)) == gone_and_back, "the journal says why it took longer"
-    assert federation.kept == [lost[0].blobs["update"]], "the same bytes"
+    events = federation.until(UpdateReceived)
+    expected_notes = 2 if code == 5 else 1
+    assert len(notes(events)) == expected_notes, "the journal has the reason"
+    assert federation.payloads == [lost[0].attachments["update"]], "the same bytes"
     alone = open_learner("a")
-    assert federation.kept[0] == alone.train("t", 0, ZEROS, SETTINGS).payload
-    assert all((federation.learner.kept[k] == v).all() for k, v in alone.kept.items()), "moved once"
+    assert federation.payloads[0] == alone.train("t", 0, ZEROS, SETTINGS).payload
+    assert all((federation.learner.local_state[k] == v).all() for k, v in alone.local_state.items()), (
+        "updated once"
+    )
 
 
-def test_a_node_that_comes_back_gets_its_task_again_and_one_that_stays_away_has_left(federation):
-    desk = federation.post.desks.pop(NODE)
+def test_a_reconnected_node_gets_its_task_again_and_an_absent_one_has_left(federation):
+    worker = federation.transport.workers.pop(NODE)
     federation.train("t")
     assert federation.pause(100.0)
-    federation.post.desks[77] = desk  # without keys, Flower gives a restarted node a new number
-    events = federation.until(Arrived)
-    assert words(events) == ["node is back"]
-    del federation.post.desks[77]
+    federation.transport.workers[77] = worker  # without keys, Flower gives a restarted node a new id
+    events = federation.until(UpdateReceived)
+    assert notes(events) == ["node is back"]
+    del federation.transport.workers[77]
     federation.train("u")
-    events = federation.until(Left)
-    assert [e.reason for e in events if isinstance(e, Failed)] == ["learner is gone"]
+    events = federation.until(LearnerLeft)
+    assert [e.reason for e in events if isinstance(e, TaskFailed)] == ["learner_gone"]
     federation.train("v")
-    assert [e.reason for e in federation.until(Failed) if isinstance(e, Failed)] == ["learner is gone"]
-    federation.post.desks[NODE] = desk
-    assert federation.until(Joined)
+    assert [e.reason for e in federation.until(TaskFailed) if isinstance(e, TaskFailed)] == ["learner_gone"]
+    federation.transport.workers[NODE] = worker
+    assert federation.until(LearnerJoined)
     federation.train("w")
-    assert federation.until(Arrived)
+    assert federation.until(UpdateReceived)
 
 
-def test_tasks_for_a_site_that_is_still_to_come_wait_for_it(tmp_path):
-    late = Federation(tmp_path)
-    desks, late.post.desks = late.post.desks, {}
-    late.train("t")
-    assert late.pause(60.0) == []
-    late.post.desks = desks
-    assert [type(e) for e in late.until(Arrived)] == [Joined, Arrived]
+def test_tasks_wait_for_a_site_that_has_not_connected(tmp_path):
+    waiting = Federation(tmp_path)
+    workers, waiting.transport.workers = waiting.transport.workers, {}
+    waiting.train("t")
+    assert waiting.pause(60.0) == []
+    waiting.transport.workers = workers
+    assert [type(e) for e in waiting.until(UpdateReceived)] == [LearnerJoined, UpdateReceived]
 
 
-def test_a_node_with_a_new_number_takes_the_seat_of_one_that_flower_still_lists(federation):
-    federation.post.busy = {TRAINER}
+def test_a_node_with_a_new_id_replaces_one_that_flower_still_lists(federation):
+    federation.transport.busy = {TRAINER}
     federation.train("t")
     federation.pause(5.0)
-    federation.post.desks[77] = TwoDesks(federation.desk)
-    assert words(federation.until(Arrived)) == ["node is back"]
+    federation.transport.workers[77] = SiteWorkers(federation.worker)
+    assert notes(federation.until(UpdateReceived)) == ["node is back"]
 
 
-def test_an_answer_that_does_not_come_is_given_up(tmp_path):
-    made = Federation(tmp_path, patience=5.0)
-    made.until(Joined)
-    made.post.busy = {TRAINER}
-    made.train("t", budget=1.0)
-    (event,) = made.until(Failed)
-    assert event.reason == "no answer in time"
-    assert 6.0 < event.at < 6.5
-    made.post.busy = set()
-    assert made.pause(1.0) == [], "and is not heard of when it comes late"
+def test_a_missing_reply_times_out(tmp_path):
+    federation = Federation(tmp_path, answer_timeout=5.0)
+    federation.until(LearnerJoined)
+    federation.transport.busy = {TRAINER}
+    federation.train("t", time_budget_seconds=1.0)
+    (event,) = federation.until(TaskFailed)
+    assert event.reason == "timeout"
+    assert 6.0 < event.timestamp < 6.5
+    federation.transport.busy = set()
+    assert federation.pause(1.0) == [], "and its later reply is ignored"
 
 
-class Talkative(Learner):
-    """A learner whose errors speak of patients."""
+class LeakyLearner(Learner):
+    """Learner whose errors contain data."""
 
     error: Exception = ZeroDivisionError(CANARY)
 
@@ -157,179 +174,181 @@ class Talkative(Learner):
 
 @pytest.mark.parametrize(
     ("error", "reason"),
-    [(ZeroDivisionError(CANARY), "learner failed"), (LayoutError(CANARY), "task was refused")],
+    [(ZeroDivisionError(CANARY), "learner_failed"), (LayoutError(CANARY), "refused")],
 )
 def test_no_text_of_an_error_leaves_the_site(tmp_path, error, reason):
-    learner = Talkative("a", MODEL, open_learner("a").examples, CODEC, 0)
+    learner = LeakyLearner("a", MODEL, open_learner("a").examples, CODEC, 0)
     learner.error = error
-    made, answers = Federation(tmp_path, learner), []
-    made.post.fate = lambda desk, parcel: answers.append(desk.answer(parcel)) or answers[-1]
-    made.until(Joined)
-    made.train("t")
-    made.engine.submit([EvaluateTask("x@a", "a", ZEROS)])
-    failed = [e for e in [*made.until(Failed), *made.pause(5.0)] if isinstance(e, Failed)]
+    federation, replies = Federation(tmp_path, learner), []
+    federation.transport.intercept = lambda worker, message: (
+        replies.append(worker.reply(message)) or replies[-1]
+    )
+    federation.until(LearnerJoined)
+    federation.train("t")
+    federation.engine.submit([EvaluateTask("x@a", "a", ZEROS)])
+    failed = [e for e in [*federation.until(TaskFailed), *federation.pause(5.0)] if isinstance(e, TaskFailed)]
     assert [e.reason for e in failed] == [reason, reason]
-    assert CANARY not in repr(answers)
+    assert CANARY not in repr(replies)
 
 
 GARBAGE = {
-    "a text": Parcel("answer", {"reason": f"{CANARY} is not finite"}),
-    "nothing": Parcel("answer", {}),
-    "not a number": Parcel("answer", {"steps": 1, "examples": 1, "loss": float("nan"), "score": []}),
-    "a huge count": Parcel("answer", {"steps": 10**400, "examples": 1, "loss": None, "score": []}),
-    "a truth": Parcel("answer", {"steps": True, "examples": 1, "loss": None, "score": []}),
-    "no update": Parcel("answer", {"steps": 1, "examples": 1, "loss": None, "score": []}),
-    "a bomb": Parcel("answer", {"steps": 1, "examples": 1, "loss": None, "score": []}, {"update": b"\xff" * 9999}),
-    "words for counts": Parcel("answer", {"steps": 1, "examples": 1, "loss": 0.1, "score": "aaaa"}),
+    "a text": Message("reply", {"reason": f"{CANARY} is not finite"}),
+    "nothing": Message("reply", {}),
+    "not a number": Message("reply", {"steps": 1, "examples": 1, "loss": float("nan"), "counts": []}),
+    "a huge count": Message("reply", {"steps": 10**400, "examples": 1, "loss": None, "counts": []}),
+    "a boolean": Message("reply", {"steps": True, "examples": 1, "loss": None, "counts": []}),
+    "no update": Message("reply", {"steps": 1, "examples": 1, "loss": None, "counts": []}),
+    "a bomb": Message("reply", {"steps": 1, "examples": 1, "loss": None, "counts": []}, {"update": b"\xff" * 9999}),
+    "text for counts": Message("reply", {"steps": 1, "examples": 1, "loss": 0.1, "counts": "aaaa"}),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", GARBAGE)
-def test_rubbish_is_a_failed_task(federation, name):
-    federation.post.fate = lambda desk, parcel: GARBAGE[name]
+def test_an_invalid_reply_is_a_failed_task(federation, name):
+    federation.transport.intercept = lambda worker, message: GARBAGE[name]
     federation.train("t")
     federation.engine.submit([EvaluateTask("x@a", "a", ZEROS)])
-    failed = [e for e in federation.pause(5.0) if isinstance(e, Failed)]
+    failed = [e for e in federation.pause(5.0) if isinstance(e, TaskFailed)]
     assert sorted(e.task for e in failed) == ["t", "x@a"]
-    assert {e.reason for e in failed} <= {"learner failed", "unreadable update", "unreadable answer"}
-    assert federation.kept == []
+    assert {e.reason for e in failed} <= {"learner_failed", "invalid_update", "invalid_reply"}
+    assert federation.payloads == []
 
 
-def test_evaluations_that_wait_travel_together(federation):
+def test_waiting_evaluations_are_sent_together(federation):
     models = [np.full_like(ZEROS, i) for i in range(20)]
     for i, model in enumerate(models):
         federation.engine.submit([EvaluateTask(f"{i}@a", "a", model)])
-    scored = [e for e in federation.pause(10.0) if isinstance(e, Scored)]
-    assert [len(p.about["tasks"]) for p in federation.sent("evaluate")] == [8, 8, 4]
-    assert {e.task: e.score for e in scored} == {
+    scored = [e for e in federation.pause(10.0) if isinstance(e, EvaluationReceived)]
+    assert [len(p.header["evaluations"]) for p in federation.sent("evaluate")] == [8, 8, 4]
+    assert {e.task: e.counts for e in scored} == {
         f"{i}@a": open_learner("a").evaluate(m) for i, m in enumerate(models)
     }
 
 
-def test_a_site_is_sent_what_changed_and_the_full_model_if_its_base_is_gone(federation, tmp_path):
+def test_a_site_gets_differences_and_the_full_model_without_a_base(federation, tmp_path):
     draw = np.random.default_rng(0)
     first = draw.normal(size=len(ZEROS)).astype(np.float32)
     second, third = first.copy(), first.copy()
     second[:5] += 1
     third[7:9] -= 1
     federation.train("t", first)
-    federation.until(Arrived)
+    federation.until(UpdateReceived)
     federation.train("u", second)
-    federation.until(Arrived)
+    federation.until(UpdateReceived)
     federation.engine.submit([EvaluateTask("x@a", "a", third)])
-    federation.until(Scored)
+    federation.until(EvaluationReceived)
     full, change = (p.size for p in federation.sent("train"))
     assert full > 1200
     assert change < 60
-    assert federation.sent("evaluate")[0].size < 60, (
-        "its evaluator measures against what its trainer was sent"
-    )
+    assert federation.sent("evaluate")[0].size < 60, "its evaluator uses the trainer's base"
     for path in tmp_path.rglob("*.model"):
         path.unlink()
     federation.train("v", third)
-    events = federation.until(Arrived)
-    assert words(events) == ["base is gone, the full model is sent"]
+    events = federation.until(UpdateReceived)
+    assert notes(events) == ["base is missing, the full model is sent"]
     assert [p.size > 1200 for p in federation.sent("train")] == [True, False, False, True]
     alone = open_learner("a")
-    made = [alone.train(k, 0, m, SETTINGS).payload for k, m in (("t", first), ("u", second), ("v", third))]
-    assert federation.kept == made, "whatever way a model came, it is the same to the bit"
+    payloads = [
+        alone.train(k, 0, m, SETTINGS).payload for k, m in (("t", first), ("u", second), ("v", third))
+    ]
+    assert federation.payloads == payloads, "every encoding gives the same bits"
 
 
-def test_what_others_committed_reaches_a_site_through_its_evaluator_while_it_trains(federation):
-    federation.post.busy = {TRAINER}
-    federation.train("t", adaptive=Thresholds(0.0, 50), epochs=5)
+def test_progress_reaches_a_training_site_through_its_evaluator(federation):
+    federation.transport.busy = {TRAINER}
+    federation.train("t", update_thresholds=UpdateThresholds(0.0, 50), epochs=5)
     federation.pause(5.0)
-    federation.engine.tell(10)
+    federation.engine.broadcast_progress(10)
     federation.pause(5.0)
-    federation.engine.tell(30)
+    federation.engine.broadcast_progress(30)
     federation.pause(5.0)
-    assert [p.about["committed"] for p in federation.sent("tell")] == [10, 30]
-    (written,) = federation.folder.rglob("committed.json")
+    assert [p.header["committed_steps"] for p in federation.sent("progress")] == [10, 30]
+    (written,) = federation.folder.rglob("committed_steps.json")
     assert written.read_text() == "30"
-    federation.post.busy = set()
-    federation.until(Arrived)
+    federation.transport.busy = set()
+    federation.until(UpdateReceived)
     federation.train("u")
-    federation.engine.tell(50)
+    federation.engine.broadcast_progress(50)
     federation.pause(5.0)
-    assert len(federation.sent("tell")) == 2, "a site that does not ask for it is left in peace"
+    assert len(federation.sent("progress")) == 2, "a training that does not need it gets none"
 
 
 @pytest.mark.parametrize(
-    ("wrong", "why"),
+    (("difference", "reason")),
     [
-        ({"terms": "other"}, "other terms"),
-        ({"layout": "another"}, "another layout"),
-        ({"admitted": {1: "b"}}, "not the site its key belongs to"),
-        ({"admitted": {2: "a"}}, "not the site its key belongs to"),
+        ({"study_hash": "other"}, "study_mismatch"),
+        ({"layout": "another"}, "layout_mismatch"),
+        ({"admitted": {1: "b"}}, "its key is admitted for another site"),
+        ({"admitted": {2: "a"}}, "its key is admitted for another site"),
     ],
 )
-def test_a_node_that_does_not_belong_here_is_turned_away_and_not_asked_again(tmp_path, wrong, why):
-    made = Federation(tmp_path)
-    if "admitted" in wrong:
-        wrong = {"admitted": lambda table=wrong["admitted"]: table}
-    made.engine = FlowerEngine(
-        made.post,
-        replace(made.network, **wrong),
-        keep=made.keep,
-        check=check,
-        clock=lambda: made.time,
-        sleep=made.sleep,
+def test_a_foreign_node_is_refused_once(tmp_path, difference, reason):
+    federation = Federation(tmp_path)
+    if "admitted" in difference:
+        difference = {"admitted": lambda table=difference["admitted"]: table}
+    federation.engine = FlowerEngine(
+        federation.transport,
+        replace(federation.network, **difference),
+        store_payload=federation.store_payload,
+        check_payload=check,
+        clock=lambda: federation.time,
+        sleep=federation.sleep,
     )
-    events = made.pause(60.0)
-    assert f"node 1 is turned away: {why}" in words(events)
-    assert not [e for e in events if isinstance(e, Joined)]
-    assert len(made.sent("query")) == 1
+    events = federation.pause(60.0)
+    assert f"node 1 is refused: {reason}" in notes(events)
+    assert not [e for e in events if isinstance(e, LearnerJoined)]
+    assert len(federation.sent("introduce")) == 1
 
 
-def test_a_site_that_is_revoked_is_out_at_the_next_look(tmp_path):
+def test_a_revoked_site_leaves_at_the_next_poll(tmp_path):
     table = {NODE: "a"}
-    made = Federation(tmp_path, admitted=lambda: table)
-    made.until(Joined)
-    made.post.busy = {TRAINER}
-    made.train("t")
-    made.pause(5.0)
+    federation = Federation(tmp_path, admitted=lambda: table)
+    federation.until(LearnerJoined)
+    federation.transport.busy = {TRAINER}
+    federation.train("t")
+    federation.pause(5.0)
     table.clear()
-    events = made.until(Left)
-    assert words(events) == ["node was revoked"]
-    assert [e.reason for e in events if isinstance(e, Failed)] == ["learner is gone"]
-    made.post.busy = set()
-    assert made.pause(30.0) == [], "what it still sends is not heard"
+    events = federation.until(LearnerLeft)
+    assert notes(events) == ["node was revoked"]
+    assert [e.reason for e in events if isinstance(e, TaskFailed)] == ["learner_gone"]
+    federation.transport.busy = set()
+    assert federation.pause(30.0) == [], "its later replies are ignored"
 
 
-def test_what_a_trainer_builds_upon_is_not_taken_away_by_its_evaluator(federation):
+def test_an_evaluator_does_not_remove_the_bases_of_its_trainer(federation):
     models = [np.full_like(ZEROS, i) for i in range(30)]
     federation.train("t", models[0])
-    federation.until(Arrived)
-    federation.post.busy = {TRAINER}
+    federation.until(UpdateReceived)
+    federation.transport.busy = {TRAINER}
     federation.train("u", models[1])
     federation.engine.submit([EvaluateTask(f"{i}@a", "a", m) for i, m in enumerate(models)])
     federation.pause(20.0)
-    federation.post.busy = set()
-    federation.until(Arrived)
+    federation.transport.busy = set()
+    federation.until(UpdateReceived)
     federation.train("v", models[2])
-    assert words(federation.until(Arrived)) == []
+    assert notes(federation.until(UpdateReceived)) == []
 
 
-def test_a_name_is_no_way_to_another_folder(tmp_path):
-    made = Federation(tmp_path)
-    about = {"run": "../../x", "terms": "s", "layout": MODEL.layout.digest, "committed": 0}
-    about |= {"key": "k", "version": 0, "settings": {}, "model": "m", "base": "../../../etc/passwd"}
-    answer = made.desk("train").answer(Parcel("train", about, {"model": b""}))
-    assert answer.reason == "base is gone"
-    assert made.desk("train").answer(Parcel("rm", about)).reason == "unknown message"
+def test_a_digest_cannot_lead_to_another_folder(tmp_path):
+    federation = Federation(tmp_path)
+    header = {"run": "../../x", "study_hash": "s", "layout": MODEL.layout.digest, "committed_steps": 0}
+    header |= {"task_id": "k", "version": 0, "settings": {}, "model": "m", "base": "../../../etc/passwd"}
+    answer = federation.worker("train").reply(Message("train", header, {"model": b""}))
+    assert answer.reason == "base_missing"
+    assert federation.worker("train").reply(Message("rm", header)).reason == "unknown_message"
 
 
 def test_a_site_evaluates_while_it_trains(federation):
-    federation.post.busy = {TRAINER}
+    federation.transport.busy = {TRAINER}
     federation.train("t")
     federation.engine.submit([EvaluateTask("x@a", "a", ZEROS)])
-    assert [type(e) for e in federation.pause(5.0)] == [Scored]
-    federation.post.busy = set()
-    assert federation.until(Arrived)
+    assert [type(e) for e in federation.pause(5.0)] == [EvaluationReceived]
+    federation.transport.busy = set()
+    assert federation.until(UpdateReceived)
 
 
-def test_the_journal_tells_that_the_network_was_silent(federation):
-    federation.post.silent = 30.0
+def test_the_journal_records_an_outage_of_the_network(federation):
+    federation.transport.silent = 30.0
     (event,) = federation.engine.events()
-    assert isinstance(event, Noted)
-    assert event.what == "the network did not answer for 30 s"
+    assert isinstance(event, RunNote)
+    assert event.note == "the network did not respond for 30 s"

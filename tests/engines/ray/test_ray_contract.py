@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.engines.ray import contract
+from tests.engines.ray import ray_contract as contract
 from tests.engines.test_engine_contract import *  # noqa: F403 - every test of the contract
 
 pytest.importorskip("ray", reason="Ray is missing: install abaton[ray]")

@@ -1,4 +1,4 @@
-"""A compressed way down on a real Ray: workers read what they lack of a version, and hold the controller's bits."""
+"""Compressed downlink on a real Ray cluster: workers read missing deltas and get the controller's bits."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from tests.engines import compressed
-from tests.engines.compressed import RUNS, SIZE
+from tests.engines import compressed_runs as compressed
+from tests.engines.compressed_runs import RUNS, SIZE
 
-from abaton.controller import Arrived, Scored
+from abaton.controller import EvaluationReceived, UpdateReceived
 from abaton.engines import RayEngine, VirtualEngine
 from abaton.learners import Learner
 from abaton.store import Journal, Store
@@ -21,29 +21,40 @@ pytestmark = [pytest.mark.network, pytest.mark.slow, pytest.mark.usefixtures("cl
 def run(folder: Path, ray: bool, downlink: str | None = compressed.DOWN):
     with Store(folder) as store:
         journal = Journal(store, "run")
-        made = compressed.learners(folder / "noted", downlink, Learner)
-        keep = journal.payloads.put
+        learners = compressed.learners(folder / "digests", downlink, Learner)
+        store_payload = journal.payloads.put
         engine = (
-            RayEngine(made, keep=keep, check=compressed.check, states=folder / "states")
+            RayEngine(
+                learners,
+                store_payload=store_payload,
+                check_payload=compressed.check,
+                state_dir=folder / "state",
+            )
             if ray
-            else VirtualEngine(made, {}, keep=keep, seed=0)
+            else VirtualEngine(learners, {}, store_payload=store_payload, seed=0)
         )
         with closing(engine):
-            outcome = compressed.drive(RUNS["rounds"], engine, journal, downlink)
+            outcome = compressed.run_to_end(RUNS["rounds"], engine, journal, downlink)
         return outcome, compressed.events_of(journal)
 
 
-def test_workers_make_the_controllers_bits_of_what_they_lack(tmp_path):
-    """Updates depend on every bit of what they start from: the same digest is the same start everywhere."""
-    here, _ = run(tmp_path / "here", ray=False)
-    there, events = run(tmp_path / "there", ray=True)
-    assert there.digest == here.digest
-    sizes = [event.down for event in events if isinstance(event, Arrived | Scored)]
-    assert sum(sizes) == there.bytes_down < 0.5 * len(sizes) * SIZE
-    assert SIZE in [e.down for e in events if isinstance(e, Arrived)], "a worker's first is whole"
-    assert min(e.down for e in events if isinstance(e, Arrived)) < SIZE / 10
+def test_workers_decode_the_controllers_bits_from_missing_deltas(tmp_path):
+    """Updates depend on every bit of their start model: equal digests mean equal start models."""
+    virtual, _ = run(tmp_path / "virtual", ray=False)
+    on_ray, events = run(tmp_path / "on_ray", ray=True)
+    assert on_ray.digest == virtual.digest
+    sizes = [
+        event.downlink_bytes for event in events if isinstance(event, UpdateReceived | EvaluationReceived)
+    ]
+    assert sum(sizes) == on_ray.bytes_down < 0.5 * len(sizes) * SIZE
+    assert SIZE in [e.downlink_bytes for e in events if isinstance(e, UpdateReceived)], (
+        "a worker's first model is uncompressed"
+    )
+    assert min(e.downlink_bytes for e in events if isinstance(e, UpdateReceived)) < SIZE / 10
 
 
-def test_without_a_downlink_a_worker_reads_whole_models(tmp_path):
-    outcome, events = run(tmp_path / "plain", ray=True, downlink=None)
-    assert outcome.bytes_down == SIZE * sum(isinstance(e, Arrived | Scored) for e in events)
+def test_without_a_downlink_a_worker_reads_uncompressed_models(tmp_path):
+    outcome, events = run(tmp_path / "uncompressed", ray=True, downlink=None)
+    assert outcome.bytes_down == SIZE * sum(
+        isinstance(e, UpdateReceived | EvaluationReceived) for e in events
+    )

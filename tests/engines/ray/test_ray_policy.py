@@ -1,4 +1,4 @@
-"""What a site's policy refuses, once more with the work done on a real Ray: the site's say stays at the site."""
+"""Tests of site policies on a real Ray cluster: the policy stays at the site."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.engines.test_site_policy import *  # noqa: F403 - every test of policies
-from tests.engines.test_site_policy import Make
+from tests.engines.test_site_policy import MakeEngine
 
 from abaton.engines import Engine, RayEngine
 from abaton.learners import Learner
@@ -17,8 +17,10 @@ pytestmark = [pytest.mark.network, pytest.mark.slow, pytest.mark.usefixtures("cl
 
 
 @pytest.fixture
-def make() -> Make:
-    def ray(learners: Mapping[str, Learner], keep: Callable[[bytes], str], folder: Path) -> Engine:
-        return RayEngine(learners, keep=keep, check=lambda *_: None, states=folder)
+def make() -> MakeEngine:
+    def ray(learners: Mapping[str, Learner], store_payload: Callable[[bytes], str], folder: Path) -> Engine:
+        return RayEngine(
+            learners, store_payload=store_payload, check_payload=lambda *_: None, state_dir=folder
+        )
 
     return ray

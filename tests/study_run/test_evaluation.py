@@ -1,0 +1,167 @@
+"""Evaluation on test subjects: counts of sites add up, small groups are suppressed, raw records are type errors."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from abaton.controller import TrainSettings
+from abaton.features import ColumnStatistics, FeatureColumn, ScaledTable
+from abaton.metrics.classification import count_scores, evaluate_classifier
+from abaton.models import logistic, mlp, train_model
+from abaton.study import EvaluationSection, LearningSection
+from abaton.study_run import PreparedSite, PreparedSites, SubjectRows, evaluate_at_site, evaluate_models
+from abaton.study_run.preparation_state import CommonScale, PreparationState
+
+ROOT = Path(__file__).resolve().parents[2]
+FILE = SimpleNamespace(config=SimpleNamespace(site=SimpleNamespace(id="north")))
+
+
+def scaled(rng, count: int, classes: tuple[str, ...]) -> ScaledTable:
+    x = rng.normal(size=(count, 3)).astype(np.float32)
+    if not classes:
+        y = (x @ np.array([1.0, -2.0, 0.5], np.float32)).astype(np.float32)
+    else:
+        y = np.digitize(x[:, 0] + rng.normal(0, 0.5, count), np.linspace(-0.5, 0.5, len(classes) - 1))
+    return ScaledTable(("a", "b", "c"), x, y, classes, tuple(f"{count} {i}" for i in range(count)))
+
+
+def federation(classes: tuple[str, ...] = ("no", "yes"), small: int = 0, label=(0.0, 1.0)) -> PreparedSites:
+    rng = np.random.default_rng(2)
+    sites = []
+    for name, count in (("north", 60), ("south", 40)):
+        test = scaled(rng, count, classes)
+        group_size = small if name == "south" else 0
+        groups = tuple("small" if i < group_size else ("a", "b")[i % 2] for i in range(count))
+        file = SimpleNamespace(config=SimpleNamespace(site=SimpleNamespace(id=name)))
+        sites.append(PreparedSite(file, {}, SubjectRows(test, test), test, {"sex": groups}, 5, "d"))
+    preparation = PreparationState(None, {}, CommonScale(ColumnStatistics({}), label), {})
+    columns = tuple(FeatureColumn(name, name) for name in "abc")
+    return PreparedSites(tuple(sites), {}, columns, classes, preparation, None, {})
+
+
+def trained(model, prepared: PreparedSites):
+    data = prepared.sites[0].rows.train
+    settings = TrainSettings(epochs=30, learning_rate=0.1)
+    from abaton.study_run.consented_learner import to_examples
+
+    return train_model(model, model.initial(0), to_examples(data), settings, np.random.default_rng(0)).vector
+
+
+def all_test_subjects(site: PreparedSite) -> frozenset[str]:
+    return frozenset(site.test.subjects)
+
+
+def test_metrics_of_summed_counts_equal_pooled_metrics():
+    prepared, model = federation(), logistic(features=3, classes=2)
+    vector = trained(model, prepared)
+    results = evaluate_models(
+        LearningSection(), prepared, model, {"community": vector}, all_test_subjects, bootstrap_resamples=100
+    )
+    rows = {row["group"]: row for row in results["rows"]}
+    assert set(rows) == {"all sites", "north", "south", "sex: a", "sex: b"}
+    from abaton.study_run.consented_learner import to_examples
+
+    scores = np.concatenate(
+        [model.score(vector, to_examples(m.test)).predictions[:, 1] for m in prepared.sites]
+    )
+    labels = np.concatenate([m.test.y for m in prepared.sites])
+    exact = evaluate_classifier(count_scores(scores, labels), resamples=0)
+    assert rows["all sites"]["metrics"]["auroc"]["value"] == pytest.approx(exact["auroc"].value, abs=0.01)
+    assert rows["all sites"]["subjects"] == "100"
+    assert results["curves"]["community"]["roc"][1][-1] == 1.0
+
+
+def test_an_input_with_a_small_group_is_suppressed():
+    prepared, model = federation(small=3), logistic(features=3, classes=2)
+    counts = evaluate_at_site(
+        prepared.sites[1], prepared, model, model.initial(0), all_test_subjects(prepared.sites[1])
+    )
+    assert {group.grouping for group in counts} == {"all", "site"}
+    four_subjects = frozenset(prepared.sites[1].test.subjects[:4])
+    assert evaluate_at_site(prepared.sites[1], prepared, model, model.initial(0), four_subjects) == {}
+
+
+def test_more_than_two_classes_are_evaluated_one_against_the_rest():
+    prepared, model = federation(("low", "middle", "high")), logistic(features=3, classes=3)
+    results = evaluate_models(
+        LearningSection(),
+        prepared,
+        model,
+        {"community": trained(model, prepared)},
+        all_test_subjects,
+        bootstrap_resamples=0,
+    )
+    assert {"all sites, low", "all sites, middle", "all sites, high"} <= {
+        row["group"] for row in results["rows"]
+    }
+
+
+def test_regression_metrics_are_in_the_unit_of_the_label():
+    prepared, model = federation((), label=(100.0, 10.0)), mlp(features=3, hidden=(), task="regression")
+    learning = LearningSection(
+        task="regression", model="linear", strategy="SyncFedAvg", evaluation=EvaluationSection()
+    )
+    results = evaluate_models(
+        learning, prepared, model, {"community": trained(model, prepared)}, all_test_subjects
+    )
+    metrics = results["rows"][0]["metrics"]
+    assert metrics["r2"]["value"] > 0.95
+    assert 0 < metrics["rmse"]["value"] < 10
+
+
+@pytest.mark.slow
+def test_a_type_checker_refuses_records_where_a_scaled_table_is_needed(tmp_path):
+    code = tmp_path / "wrong.py"
+    code.write_text(
+        "from abaton.study_run.consented_learner import SubjectRows, to_examples\n"
+        "from abaton.record_types import DeidentifiedRecord, Record\n"
+        "def leak(raw: Record, deidentified: DeidentifiedRecord) -> None:\n"
+        "    to_examples(raw)\n    SubjectRows(deidentified, deidentified)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", "--strict", str(code)],
+        cwd=ROOT, capture_output=True, text=True, check=False, env={"MYPYPATH": str(ROOT / "src"), "PATH": "/usr/bin"},
+    )  # fmt: skip
+    assert 'Argument 1 to "to_examples" has incompatible type "Record"' in done.stdout, done.stdout
+    assert '"DeidentifiedRecord"; expected "ScaledTable"' in done.stdout
+
+
+SLOPE = ["calibration slope", "calibration intercept"]
+
+
+@pytest.mark.parametrize(
+    ("metrics", "result_names"),
+    [
+        (("brier",), ["brier"]),
+        (("accuracy", "auroc"), ["accuracy", "auroc"]),
+        (("calibration",), SLOPE),
+        ((), ["auroc", "auprc", "sensitivity at specificity 0.9", *SLOPE, "brier"]),
+    ],
+)  # fmt: skip
+def test_a_study_is_evaluated_by_its_metrics(metrics, result_names):
+    prepared, model = federation(), logistic(features=3)
+    learning = LearningSection(evaluation=EvaluationSection(metrics=metrics))
+    subjects = {site.name: frozenset(site.all_subjects) for site in prepared.sites}
+    results = evaluate_models(
+        learning,
+        prepared,
+        model,
+        {"m": model.initial(0)},
+        lambda member: subjects[member.name],
+        bootstrap_resamples=5,
+    )
+    assert all(list(row["metrics"]) == result_names for row in results["rows"] if row["metrics"])
+    curves = results["curves"]["m"]
+    assert ("roc" in curves) == ("auroc" in result_names)
+    assert ("calibration" in curves) == ("calibration slope" in result_names)
+
+
+def test_accuracy_is_the_fraction_of_correct_predictions():
+    counts = count_scores(np.array([0.2, 0.7, 0.6, 0.4]), np.array([False, True, False, True]))
+    assert evaluate_classifier(counts, resamples=0)["accuracy"].value == 0.5
