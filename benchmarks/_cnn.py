@@ -1,8 +1,7 @@
 """The CNN of the SSTC paper, trained by non-IID learners on handwritten characters of 62 classes.
 
-The pictures are the 28x28 sets of ``../shared/data`` (Chars74K pen strokes by writer, and scanned hands);
-they are not FEMNIST, and no number made here may be called so. Training is the paper's: plain SGD, batches
-of 16, rate 0.1.
+The images are the 28x28 sets of ``../shared/data`` (Chars74K pen strokes by writer, and scanned hands). They are not
+FEMNIST. Training follows the paper: SGD, batches of 16, learning rate 0.1.
 """
 
 from __future__ import annotations
@@ -15,12 +14,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from abaton.codecs import Key, parse
+from abaton.codecs import CodecKey, parse_codec
 from abaton.controller import TrainSettings
 from abaton.errors import SettingsError
-from abaton.learners import Examples, train_model
-from abaton.models.zoo import sstc_cnn
 from abaton.layout import Vector
+from abaton.models import Examples, train_model
+from abaton.models.zoo import sstc_cnn
 
 VISION = Path(__file__).resolve().parents[2] / "shared" / "data" / "vision"
 CLASSES = 62
@@ -29,7 +28,7 @@ Arrays = dict[str, NDArray[Any]]
 
 @dataclass(frozen=True)
 class Pictures:
-    """Training pictures by learner, and a test set of other pictures."""
+    """Training images by learner, and a test set."""
 
     learners: list[Examples]
     test: Examples
@@ -37,7 +36,7 @@ class Pictures:
 
 @dataclass(frozen=True)
 class Round:
-    """What one round gave."""
+    """Result of one round."""
 
     model: Vector
     updates: list[Vector]
@@ -45,37 +44,37 @@ class Round:
 
 
 def available() -> bool:
-    """Whether the pictures are there."""
+    """Return whether the images are available."""
     return VISION.is_dir()
 
 
 def pictures(*, learners: int, scans: int, seed: int) -> Pictures:
-    """Each learner holds one writer's strokes and a skewed share of the scans (Dirichlet over classes)."""
+    """Return images: each learner has one writer's strokes and a skewed part of the scans (Dirichlet over classes)."""
     if not available():
         raise SettingsError("the folder '../shared/data' is not there", remedy="put it beside the checkout")
     rng = np.random.default_rng(seed)
     strokes, hands = _read("chars74k_hnd62_by_writer"), _read("hand62_scans")
     order = rng.permutation(len(hands["y"]))
-    held, pool = order[:1240], order[1240:]
+    test_rows, pool = order[:1240], order[1240:]
     writers = np.unique(strokes["writer"])
     parts = []
     for writer in writers[:learners]:
-        chance = rng.dirichlet(np.full(CLASSES, 0.3))[hands["y"][pool]]
-        drawn = rng.choice(pool, scans, replace=False, p=chance / chance.sum())
-        parts.append(_joined(strokes, strokes["writer"] == writer, hands, drawn))
-    return Pictures(parts, _joined(strokes, np.isin(strokes["writer"], writers[-10:]), hands, held))
+        probabilities = rng.dirichlet(np.full(CLASSES, 0.3))[hands["y"][pool]]
+        sampled = rng.choice(pool, scans, replace=False, p=probabilities / probabilities.sum())
+        parts.append(_joined(strokes, strokes["writer"] == writer, hands, sampled))
+    return Pictures(parts, _joined(strokes, np.isin(strokes["writer"], writers[-10:]), hands, test_rows))
 
 
 def rounds(data: Pictures, line: str, *, count: int, epochs: int, seed: int) -> Iterator[Round]:
-    """A federation with a codec on the way up, weighted by examples, round by round."""
-    net, pipeline = sstc_cnn(classes=CLASSES), parse(line)
+    """Train a federation with an uplink codec, weighted by examples, and yield each round."""
+    net, pipeline = sstc_cnn(classes=CLASSES), parse_codec(line)
     settings = TrainSettings(epochs=epochs, batch_size=16, learning_rate=0.1)
-    model, memories = net.initial(seed), [pipeline.start(net.layout) for _ in data.learners]
+    model, memories = net.initial(seed), [pipeline.initial_state(net.layout) for _ in data.learners]
     for number in range(count):
         round_key = f"seed {seed} round {number}".encode()
         total, updates, sent = pipeline.accumulator(net.layout, round_key), [], 0
         for i, part in enumerate(data.learners):
-            shuffle, key = np.random.default_rng([seed, number, i]), Key(round_key, f"learner {i}")
+            shuffle, key = np.random.default_rng([seed, number, i]), CodecKey(round_key, f"learner {i}")
             update = train_model(net, model, part, settings, shuffle).vector - model
             payload, memories[i] = pipeline.encode(update, net.layout, key, memories[i])
             total.add(payload, len(part), key.learner)
@@ -86,16 +85,16 @@ def rounds(data: Pictures, line: str, *, count: int, epochs: int, seed: int) -> 
 
 
 def curve(line: str, *, learners: int, count: int, epochs: int, seed: int) -> list[tuple[int, float]]:
-    """For each round: bytes sent so far by all learners, and accuracy on the test set."""
+    """Return, for each round, the bytes sent so far by all learners and the test accuracy."""
     data, sent, points = pictures(learners=learners, scans=150, seed=seed), 0, []
-    for made in rounds(data, line, count=count, epochs=epochs, seed=seed):
-        sent += made.sent
-        points.append((sent, accuracy(made.model, data.test)))
+    for finished_round in rounds(data, line, count=count, epochs=epochs, seed=seed):
+        sent += finished_round.sent
+        points.append((sent, accuracy(finished_round.model, data.test)))
     return points
 
 
 def accuracy(model: Vector, data: Examples) -> float:
-    """The share of pictures that are named rightly."""
+    """Return the fraction of images that are classified correctly."""
     guessed = sstc_cnn(classes=CLASSES).score(model, data).predictions.argmax(1)
     return float((guessed == data.y).mean())
 

@@ -1,7 +1,7 @@
-"""Test accuracy against bytes sent: the same federation, the same seed, one codec after the other.
+"""Test accuracy against bytes sent: the same federation and seed for each codec.
 
-``python benchmarks/_codecs_accuracy.py PAGE.html [ROUNDS [SEEDS]]`` draws the curves of the first seed as a page and
-prints, as JSON, how far SSTC is from STC for each of SEEDS seeds after ROUNDS rounds; that takes hours.
+``python benchmarks/_codecs_accuracy.py PAGE.html [ROUNDS [SEEDS]]`` plots the curves of the first seed and prints, as
+JSON, the accuracy difference of SSTC and STC for each of SEEDS seeds after ROUNDS rounds. It takes hours.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from pathlib import Path
 
 import numpy as np
 
-from abaton.benchmark import Measure, at_least
-from abaton.report import accuracy_curves, figures_page
+from abaton.benchmark import BenchmarkResult, at_least
+from abaton.report import accuracy_curves, render_figures
 
 sys.path.insert(0, str(Path(__file__).parent))
 import _cnn
@@ -41,36 +41,39 @@ Curves = Mapping[str, Sequence[tuple[int, float]]]
 
 
 def curves(lines: Sequence[str] = LINES, *, rounds: int = ROUNDS, seed: int = SEED) -> Curves:
-    """All curves, as many at a time as there are processors."""
+    """Return all curves, computed on all processors."""
     one = partial(_cnn.curve, learners=LEARNERS, count=rounds, epochs=EPOCHS, seed=seed)
     with ProcessPoolExecutor(os.cpu_count(), mp_context=get_context("spawn")) as pool:
         return dict(zip(lines, pool.map(one, lines), strict=True))
 
 
 def accuracy(points: Sequence[tuple[int, float]]) -> float:
-    """The mean of the last rounds in percent: one round more or less must not matter."""
+    """Return the mean accuracy of the last rounds in percent."""
     return 100 * float(np.mean([share for _, share in points[-LAST:]]))
 
 
-def gaps(found: Curves) -> dict[str, float]:
-    """How many points SSTC is above STC, without and with error feedback."""
+def gaps(curves_by_codec: Curves) -> dict[str, float]:
+    """Return the accuracy of SSTC minus that of STC in points, without and with error feedback."""
     return {
-        how: accuracy(found[sstc]) - accuracy(found[stc])
+        how: accuracy(curves_by_codec[sstc]) - accuracy(curves_by_codec[stc])
         for how, (stc, sstc) in PAIRS.items()
-        if {stc, sstc} <= found.keys()
+        if {stc, sstc} <= curves_by_codec.keys()
     }
 
 
-def run() -> list[Measure]:
-    """Mean accuracy of the last five rounds, and bytes sent, for each codec."""
+def run() -> list[BenchmarkResult]:
+    """Measure mean accuracy of the last five rounds and bytes sent, for each codec."""
     if not _cnn.available():
         return []
-    found, measures = curves(), []
-    for line, points in found.items():
-        measures.append(Measure(f"accuracy after {ROUNDS} rounds, {line}", accuracy(points), "%"))
-        measures.append(Measure(f"bytes sent, {line}", points[-1][0] / LEARNERS / ROUNDS, "bytes/update"))
+    curves_by_codec, measures = curves(), []
+    for line, points in curves_by_codec.items():
+        measures.append(BenchmarkResult(f"accuracy after {ROUNDS} rounds, {line}", accuracy(points), "%"))
+        measures.append(
+            BenchmarkResult(f"bytes sent, {line}", points[-1][0] / LEARNERS / ROUNDS, "bytes/update")
+        )
     over = (
-        at_least(f"accuracy, SSTC over STC{how}", gap, -0.5, "points") for how, gap in gaps(found).items()
+        at_least(f"accuracy, SSTC over STC{how}", gap, -0.5, "points")
+        for how, gap in gaps(curves_by_codec).items()
     )
     return [*measures, *over]
 
@@ -80,7 +83,9 @@ if __name__ == "__main__":
     count, seeds = (*map(int, more), *(ROUNDS, 1)[len(more) :])
     for number in range(1, seeds + 1):
         wanted = LINES if number == 1 else [line for pair in PAIRS.values() for line in pair]
-        made = curves(wanted, rounds=count, seed=number)
+        curves_by_codec = curves(wanted, rounds=count, seed=number)
         if number == 1:
-            Path(page).write_text(figures_page("Codecs", [accuracy_curves(made)]), encoding="utf-8")
-        sys.stdout.write(json.dumps({"seed": number, "rounds": count, "gaps": gaps(made)}) + "\n")
+            Path(page).write_text(
+                render_figures("Codecs", [accuracy_curves(curves_by_codec)]), encoding="utf-8"
+            )
+        sys.stdout.write(json.dumps({"seed": number, "rounds": count, "gaps": gaps(curves_by_codec)}) + "\n")

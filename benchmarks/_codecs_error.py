@@ -1,4 +1,4 @@
-"""The error of the quantising codecs: how large, how it shrinks, and whether it is unbiased."""
+"""Error of the quantising codecs: size, decrease with the number of learners, and bias."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from abaton.benchmark import Measure, at_least, at_most, within
-from abaton.codecs import Key, parse
-from abaton.kernels import Layout, Role, Tensor
+from abaton.benchmark import BenchmarkResult, at_least, at_most, within
+from abaton.codecs import CodecKey, parse_codec
+from abaton.layout import Layout, Tensor, TensorRole
 
 if TYPE_CHECKING:
     from abaton.codecs import Codec
@@ -22,17 +22,17 @@ EDEN = (0.5708, 0.1331, 0.0358, 0.00959)
 ECDQ = (0.551, 0.0977, 0.0228, 0.0056)
 
 
-def run() -> list[Measure]:
-    """VNMSE at 2^20 numbers, error times learners, and bias on sparse updates."""
+def run() -> list[BenchmarkResult]:
+    """Measure vNMSE at 2^20 values, error times learners, and bias on sparse updates."""
     return [*_errors(), *_baselines(), *_learners(), *_sparse()]
 
 
 def _flat(size: int) -> Layout:
-    return Layout([Tensor("weight", (size,), Role.DENSE)])
+    return Layout([Tensor("weight", (size,), TensorRole.DENSE)])
 
 
 def _codec(line: str) -> Codec:
-    return parse(line).codec
+    return parse_codec(line).codec
 
 
 def _update(kind: str, seed: int, size: int) -> Vector:
@@ -42,10 +42,10 @@ def _update(kind: str, seed: int, size: int) -> Vector:
 
 
 def _vnmse(line: str, kind: str, seeds: int) -> tuple[float, float]:
-    """The mean error and the largest measured size in bits a number."""
+    """Return the mean error and the largest payload size in bits per value."""
     layout, codec, errors, sizes = _flat(SIZE), _codec(line), [], []
     for seed in range(seeds):
-        update, key = _update(kind, seed, SIZE), Key(b"benchmark %d" % seed, "north")
+        update, key = _update(kind, seed, SIZE), CodecKey(b"benchmark %d" % seed, "north")
         payload = codec.encode(update, layout, key)
         error = codec.decode(payload, layout, key).astype(np.float64) - update
         errors.append((error @ error) / float(np.sum(update.astype(np.float64) ** 2)))
@@ -53,13 +53,13 @@ def _vnmse(line: str, kind: str, seeds: int) -> tuple[float, float]:
     return float(np.mean(errors)), max(sizes)
 
 
-def _errors() -> list[Measure]:
+def _errors() -> list[BenchmarkResult]:
     measures = []
     for kind in KINDS:
         for i, bits in enumerate((1, 2, 3, 4)):
             error, size = _vnmse(f"quicfl(bits={bits})", kind, SEEDS)
             measures.append(within(f"vNMSE quicfl {bits} bits, {kind}", error, *QUICFL[i], "1"))
-            measures.append(Measure(f"size quicfl {bits} bits, {kind}", size, "bits/number"))
+            measures.append(BenchmarkResult(f"size quicfl {bits} bits, {kind}", size, "bits/number"))
             error, _ = _vnmse(f"eden(bits={bits})", kind, SEEDS)
             measures.append(within(f"vNMSE eden {bits} bits, {kind}", error, EDEN[i], 0.005, "1"))
             error, size = _vnmse(f"ecdq(bits={bits})", kind, SEEDS)
@@ -68,7 +68,7 @@ def _errors() -> list[Measure]:
     return measures
 
 
-def _baselines() -> list[Measure]:
+def _baselines() -> list[BenchmarkResult]:
     measures = []
     for kind in KINDS:
         for line in [
@@ -76,13 +76,13 @@ def _baselines() -> list[Measure]:
             *(f"{name}(bits={b})" for name in ("hadamard", "kashin", "qsgd") for b in (1, 2, 3, 4)),
         ]:
             error, size = _vnmse(line, kind, 1)
-            measures.append(Measure(f"vNMSE {line}, {kind}", error, "1"))
-            measures.append(Measure(f"size {line}, {kind}", size, "bits/number"))
+            measures.append(BenchmarkResult(f"vNMSE {line}, {kind}", error, "1"))
+            measures.append(BenchmarkResult(f"size {line}, {kind}", size, "bits/number"))
     return measures
 
 
-def _learners() -> list[Measure]:
-    """NMSE·n through the accumulator, for 1, 10 and 100 learners with updates of their own."""
+def _learners() -> list[BenchmarkResult]:
+    """Return NMSE times n through the accumulator for 1, 10 and 100 learners with different updates."""
     measures, size = [], 1 << 18
     for line in [f"{name}(bits={b})" for name in ("quicfl", "ecdq") for b in (1, 2, 3, 4)]:
         codec, layout, first = _codec(line), _flat(size), 0.0
@@ -90,7 +90,7 @@ def _learners() -> list[Measure]:
             total, mean, squares = codec.accumulator(layout, b"benchmark"), np.zeros(size), 0.0
             for i in range(learners):
                 update = _update("lognormal", i, size)
-                total.add(codec.encode(update, layout, Key(b"benchmark", f"{i}")), 1.0, f"{i}")
+                total.add(codec.encode(update, layout, CodecKey(b"benchmark", f"{i}")), 1.0, f"{i}")
                 mean += update / learners
                 squares += float(np.sum(update.astype(np.float64) ** 2)) / learners
             scaled = learners * float(np.sum((total.mean() - mean) ** 2)) / squares
@@ -99,19 +99,21 @@ def _learners() -> list[Measure]:
     return measures
 
 
-def _sparse() -> list[Measure]:
-    """The mean of many decodings of (1, ½, ¼, 0, ...): its error must vanish; EDEN's does not."""
+def _sparse() -> list[BenchmarkResult]:
+    """Return the error of the mean of many decodings of (1, ½, ¼, 0, ...): it vanishes for an unbiased codec."""
     measures, size, times = [], 1024, 10_000
     update, layout = np.zeros(size, np.float32), _flat(size)
     update[:3] = 1, 0.5, 0.25
     for line in ("quicfl(bits=1)", "ecdq(bits=1)", "eden(bits=1)"):
         codec, mean = _codec(line), np.zeros(size)
         for i in range(times):
-            key = Key(i.to_bytes(4, "little"), "north")
+            key = CodecKey(i.to_bytes(4, "little"), "north")
             mean += codec.decode(codec.encode(update, layout, key), layout, key)
         mean /= times
         scaled = times * float(np.sum((mean - update) ** 2) / np.sum(update**2))
         check = at_least if line.startswith("eden") else at_most
         measures.append(check(f"sparse update, NMSE·{times} {line}", scaled, 3.0, "1"))
-        measures.append(Measure(f"sparse update, mean of the first number (1) {line}", float(mean[0]), "1"))
+        measures.append(
+            BenchmarkResult(f"sparse update, mean of the first number (1) {line}", float(mean[0]), "1")
+        )
     return measures

@@ -1,4 +1,4 @@
-"""The speed of the quantising codecs on one thread, as ratios to copying the same array in the same run."""
+"""Speed of the quantising codecs on one thread, relative to copying the same array in the same run."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from abaton.benchmark import Measure, at_least, at_most
-from abaton.codecs import Key, parse
-from abaton.kernels import Layout, Role, Tensor
+from abaton.benchmark import BenchmarkResult, at_least, at_most
+from abaton.codecs import CodecKey, parse_codec
+from abaton.layout import Layout, Tensor, TensorRole
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from abaton.layout import Vector
 
 SIZE = 1 << 20
-KEY = Key(b"benchmark", "north")
+KEY = CodecKey(b"benchmark", "north")
 
 
-def run() -> list[Measure]:
-    """Transform, encode, decode and add; torch's transform beside ours."""
+def run() -> list[BenchmarkResult]:
+    """Measure transform, encode, decode and add; torch's transform for comparison."""
     import torch
 
     threads = torch.get_num_threads()
@@ -33,7 +33,7 @@ def run() -> list[Measure]:
 
 
 def _seconds(call: Callable[[], object], repeats: int) -> float:
-    """The fastest of several timings in seconds of this thread: what others do on the machine does not count."""
+    """Return the best of several timings in seconds of this thread."""
     best = float("inf")
     for _ in range(repeats):
         start = time.thread_time()
@@ -43,7 +43,7 @@ def _seconds(call: Callable[[], object], repeats: int) -> float:
 
 
 def _ratio(call: Callable[[], object], source: Vector) -> float:
-    """Seconds of a call over seconds of a copy; copies are timed before and after, the faster counts."""
+    """Return the time of a call divided by the time of a copy; copies are timed before and after, the faster counts."""
     target = np.empty_like(source)
 
     def copy() -> None:
@@ -56,7 +56,7 @@ def _ratio(call: Callable[[], object], source: Vector) -> float:
 
 
 def _torch_transform(x: Any) -> Any:
-    """The transform as it is usually written in torch."""
+    """Return the Walsh-Hadamard transform as usually written in torch."""
     import torch
 
     size, half = x.numel(), 1
@@ -67,7 +67,7 @@ def _torch_transform(x: Any) -> Any:
     return x
 
 
-def _transform() -> list[Measure]:
+def _transform() -> list[BenchmarkResult]:
     import torch
 
     from abaton.kernels.walsh_hadamard import aligned, transform
@@ -78,7 +78,9 @@ def _transform() -> list[Measure]:
         x[:] = 0
         ratio = _ratio(lambda x=x, one=one: transform(x, 0, x.size, one), x)
         name = f"FWHT 2^{power}"
-        measures.append(at_most(name, ratio, limit, "x copy") if limit else Measure(name, ratio, "x copy"))
+        measures.append(
+            at_most(name, ratio, limit, "x copy") if limit else BenchmarkResult(name, ratio, "x copy")
+        )
     x = aligned(SIZE)
     x[:] = 0
     ours = _seconds(lambda: transform(x, 0, SIZE, np.float32(1)), 60)
@@ -90,33 +92,40 @@ def _update() -> Vector:
     return np.random.default_rng(0).standard_normal(SIZE).astype(np.float32)
 
 
-def _quicfl() -> list[Measure]:
+def _quicfl() -> list[BenchmarkResult]:
     from abaton.codecs import QuicFL
-    from abaton.codecs.rotated_domain import split
+    from abaton.codecs.rotated_domain import split_blocks
 
     measures = []
-    update, layout = _update(), Layout([Tensor("weight", (SIZE,), Role.DENSE)])
+    update, layout = _update(), Layout([Tensor("weight", (SIZE,), TensorRole.DENSE)])
     for bits in (1, 2, 3, 4):
-        codec, cut = QuicFL(bits), split(SIZE, bits)
+        codec, blocks = QuicFL(bits), split_blocks(SIZE, bits)
         payload, total = codec.encode(update, layout, KEY), codec.accumulator(layout, KEY.round)
-        parts, space = codec.parts(payload, layout, KEY), np.zeros(cut.padded, np.float32)
+        opened, total_vector = (
+            codec.open_payload(payload, layout, KEY),
+            np.zeros(blocks.padded_size, np.float32),
+        )
         encode = _ratio(lambda c=codec: c.encode(update, layout, KEY), update)
-        add = _ratio(lambda c=codec, p=parts, s=space, t=cut: c.add_to(s, p, t, p.norms, KEY), update)
-        whole = _ratio(lambda t=total, p=payload: t.add(p, 1.0, KEY.learner), update)
+        add = _ratio(
+            lambda c=codec, p=opened, s=total_vector, t=blocks: c.add_to(s, p, t, p.norms, KEY), update
+        )
+        full_ratio = _ratio(lambda t=total, p=payload: t.add(p, 1.0, KEY.learner), update)
         measures.append(at_most(f"QUIC-FL {bits} bits, encode", encode, 9, "x copy"))
         measures.append(at_most(f"QUIC-FL {bits} bits, decode and accumulate", add, 1.8, "x copy"))
-        measures.append(Measure(f"QUIC-FL {bits} bits, the same with checksum and checks", whole, "x copy"))
+        measures.append(
+            BenchmarkResult(f"QUIC-FL {bits} bits, the same with checksum and checks", full_ratio, "x copy")
+        )
     return measures
 
 
-def _others() -> list[Measure]:
+def _others() -> list[BenchmarkResult]:
     measures = []
-    update, layout = _update(), Layout([Tensor("weight", (SIZE,), Role.DENSE)])
+    update, layout = _update(), Layout([Tensor("weight", (SIZE,), TensorRole.DENSE)])
     for line in [*(f"ecdq(bits={b})" for b in (1, 2, 3, 4)), "eden(bits=1)", "eden(bits=4)"]:
-        codec: Any = parse(line).codec
+        codec: Any = parse_codec(line).codec
         payload = codec.encode(update, layout, KEY)
         encode = _seconds(lambda c=codec: c.encode(update, layout, KEY), 15)
         decode = _seconds(lambda c=codec, p=payload: c.decode(p, layout, KEY), 15)
-        measures.append(Measure(f"{line}, encode", 1e9 * encode / SIZE, "ns/number"))
-        measures.append(Measure(f"{line}, decode", 1e9 * decode / SIZE, "ns/number"))
+        measures.append(BenchmarkResult(f"{line}, encode", 1e9 * encode / SIZE, "ns/number"))
+        measures.append(BenchmarkResult(f"{line}, decode", 1e9 * decode / SIZE, "ns/number"))
     return measures

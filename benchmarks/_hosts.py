@@ -1,6 +1,6 @@
-"""Hosts for measurements and tests: network namespaces on one machine, joined by a switch in a namespace of its own.
+"""Hosts for benchmarks and tests: network namespaces on one machine, joined by a switch in another namespace.
 
-Nothing of it touches the machine's own network. It needs root and iproute2.
+The machine's own network is not changed. Requires root and iproute2.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ with open(sys.argv[1], "wb", buffering=0) as out, socket.socket(socket.AF_PACKET
 
 
 def why_not() -> str:
-    """Why there can be no hosts here; empty if there can."""
+    """Return why hosts cannot be created; empty if they can."""
     if os.geteuid() != 0 or not shutil.which("ip") or not shutil.which("tc"):
         return "network namespaces need root and Debian's 'iproute2'"
     probe = f"abaton-{secrets.token_hex(3)}"
@@ -42,20 +42,20 @@ def why_not() -> str:
     return ""
 
 
-def ip(*words: str) -> str:
-    """What a command of iproute2 says."""
-    return subprocess.run(["ip", *words], capture_output=True, text=True, check=True).stdout
+def ip(*arguments: str) -> str:
+    """Return the output of an iproute2 command."""
+    return subprocess.run(["ip", *arguments], capture_output=True, text=True, check=True).stdout
 
 
 def counted(spaces: Sequence[str]) -> tuple[int, int]:
-    """How many bytes some hosts have sent and received, by the kernel's own count."""
+    """Return the bytes that hosts sent and received, counted by the kernel."""
     rows = [json.loads(ip("-n", space, "-s", "-j", "link", "show", "dev", PORT))[0] for space in spaces]
     sent, received = ([row["stats64"][way]["bytes"] for row in rows] for way in ("tx", "rx"))
     return sum(sent), sum(received)
 
 
 class Hosts:
-    """One host for each name, with an address on a network that only they are on."""
+    """One host per name, with an address on an isolated network."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self._tag = secrets.token_hex(3)
@@ -63,11 +63,11 @@ class Hosts:
         self._ports = {name: f"p{i}" for i, name in enumerate(names)}
 
     def space(self, name: str) -> str:
-        """The namespace of a host."""
+        """Return the namespace of a host."""
         return f"abaton-{self._tag}-{name}"
 
     def start(self) -> None:
-        """Make the hosts, the switch and the cables."""
+        """Create the hosts, the switch and the links."""
         switch = self.space("switch")
         ip("netns", "add", switch)
         ip("-n", switch, "link", "add", "switch", "type", "bridge")
@@ -82,17 +82,17 @@ class Hosts:
             ip("-n", space, "link", "set", PORT, "up")
 
     def stop(self) -> None:
-        """Take everything down."""
+        """Remove everything."""
         for name in (*self.addresses, "switch"):
             subprocess.run(["ip", "netns", "del", self.space(name)], capture_output=True, check=False)
 
-    def words(self, name: str, words: Sequence[str]) -> list[str]:
-        """A command that runs on a host."""
-        return ["ip", "netns", "exec", self.space(name), *words]
+    def command(self, name: str, arguments: Sequence[str]) -> list[str]:
+        """Return a command line that runs on a host."""
+        return ["ip", "netns", "exec", self.space(name), *arguments]
 
     @contextmanager
     def on(self, name: str) -> Iterator[None]:
-        """Let this thread, and what it starts, be on a host."""
+        """Run this thread, and what it starts, on a host."""
         with (
             Path("/proc/thread-self/ns/net").open() as home,
             Path("/run/netns", self.space(name)).open() as there,
@@ -104,22 +104,22 @@ class Hosts:
                 _enter(home.fileno())
 
     def cut(self, name: str) -> None:
-        """Pull a host's cable."""
+        """Disconnect a host."""
         ip("-n", self.space("switch"), "link", "set", self._ports[name], "down")
 
     def mend(self, name: str) -> None:
-        """Put it back."""
+        """Reconnect a host."""
         ip("-n", self.space("switch"), "link", "set", self._ports[name], "up")
 
     def slow(self, name: str, *, queue: str, loss: str = "0%") -> str:
-        """Make a host's line slow in both directions, and let it lose packets; says how.
+        """Limit the bandwidth of a host in both directions and drop packets; return how.
 
-        Netem loses packets at random; without it in the kernel, a short queue loses those that come too fast.
+        Netem drops packets at random. Without it in the kernel, a short queue drops packets that arrive too fast.
 
         Args:
             name: the host.
-            queue: how long the queue is, without netem.
-            loss: which part is lost, with netem.
+            queue: length of the queue without netem.
+            loss: fraction of dropped packets with netem.
         """
         for how in (f"netem rate {RATE} delay 20ms loss {loss}", f"tbf rate {RATE} burst 2kb limit {queue}"):
             if all(self._shape(space, port, how) for space, port in self._ends(name)):
@@ -127,15 +127,15 @@ class Hosts:
         raise AssertionError("neither netem nor tbf")
 
     def quick(self, name: str) -> None:
-        """Let a host's line be as quick as it was."""
+        """Remove the limits of a host's link."""
         for space, port in self._ends(name):
             subprocess.run(
                 ["tc", "-n", space, "qdisc", "del", "dev", port, "root"], capture_output=True, check=False
             )
 
     def lost(self, name: str) -> int:
-        """How many packets a slow line has lost, by the kernel's own count."""
-        told = [
+        """Return the packets that a slow link dropped, counted by the kernel."""
+        statistics = [
             subprocess.run(
                 ["tc", "-n", space, "-s", "qdisc", "show", "dev", port],
                 capture_output=True,
@@ -144,13 +144,13 @@ class Hosts:
             ).stdout
             for space, port in self._ends(name)
         ]
-        return sum(int(each.split("dropped ")[1].split(",")[0]) for each in told)
+        return sum(int(line.split("dropped ")[1].split(",")[0]) for line in statistics)
 
     @contextmanager
     def captured(self, name: str, path: Path) -> Iterator[None]:
-        """Every frame that a host sends or receives, in a file."""
-        words = [sys.executable, "-c", CAPTURE, str(path), self._ports[name]]
-        process = subprocess.Popen(self.words("switch", words))
+        """Write every frame that a host sends or receives to a file."""
+        arguments = [sys.executable, "-c", CAPTURE, str(path), self._ports[name]]
+        process = subprocess.Popen(self.command("switch", arguments))
         try:
             yield
         finally:
@@ -162,8 +162,8 @@ class Hosts:
 
     @staticmethod
     def _shape(space: str, port: str, how: str) -> bool:
-        words = ["tc", "-n", space, "qdisc", "replace", "dev", port, "root", *how.split()]
-        return subprocess.run(words, capture_output=True, check=False).returncode == 0
+        arguments = ["tc", "-n", space, "qdisc", "replace", "dev", port, "root", *how.split()]
+        return subprocess.run(arguments, capture_output=True, check=False).returncode == 0
 
 
 def _enter(space: int) -> None:

@@ -1,4 +1,4 @@
-"""What the processes of the network benchmark run: the sites' learners and our controller."""
+"""Processes of the network benchmark: the sites' learners and the controller."""
 
 from __future__ import annotations
 
@@ -11,14 +11,22 @@ from typing import Any
 
 import numpy as np
 
-from abaton.atomic_files import replacing
-from abaton.codecs import Key, Pipeline, parse
-from abaton.controller import Event, Joined, Rules, Synchronous, TrainSettings, community_model
-from abaton.engines import Driver
-from abaton.engines.flower import FlowerEngine, Network, Parcel, Post
+from abaton.atomic_files import atomic_write
+from abaton.codecs import CodecKey, CodecPipeline, parse_codec
+from abaton.controller import (
+    Event,
+    LearnerJoined,
+    Strategy,
+    SynchronousScheduler,
+    TrainSettings,
+    community_model,
+)
+from abaton.engines import RunLoop
+from abaton.engines.flower import FlowerEngine, FlowerNetwork, Message, MessageTransport
 from abaton.engines.flower.server_processes import read_admitted
-from abaton.engines.flower.site_worker import Desk, Place, place_of
-from abaton.learners import Examples, Learner, mlp
+from abaton.engines.flower.site_worker import SiteWorker, WorkerSettings, read_worker_settings
+from abaton.learners import Learner
+from abaton.models import Examples, mlp
 from abaton.store import Journal, Store
 from abaton.training import round_key
 
@@ -33,101 +41,107 @@ CODECS = {
 }
 ROUNDS, ACCURACY = 4, 0.8
 SETTINGS = TrainSettings(epochs=1, batch_size=20, learning_rate=0.02, momentum=0.5)
-MODEL = mlp(features=FEATURES, classes=2, hidden=HIDDEN, task="classes")
+MODEL = mlp(features=FEATURES, classes=2, hidden=HIDDEN, task="classification")
 
 
-def drawn(place: int, count: int) -> Examples:
-    """Examples of a site, or of nobody."""
+def sampled_examples(index: int, count: int) -> Examples:
+    """Return examples of a site."""
     truth = np.random.default_rng(99).normal(size=FEATURES)
-    x = np.random.default_rng(place).normal(size=(count, FEATURES)).astype(np.float32)
+    x = np.random.default_rng(index).normal(size=(count, FEATURES)).astype(np.float32)
     return Examples(x, (x @ truth > 0).astype(np.int64))
 
 
-def codec_of(run: str) -> Pipeline:
-    """A run is called after its codec."""
-    return parse(CODECS[run.split(" ")[0]])
+def codec_of(run: str) -> CodecPipeline:
+    """Return the codec of a run; the run is named after it."""
+    return parse_codec(CODECS[run.split(" ")[0]])
 
 
-def learner(site: str, codec: Pipeline) -> Learner:
-    """A site's learner."""
-    return Learner(site, MODEL, drawn(SITES.index(site), 400), codec, 0, validation=drawn(7, 20))
+def learner(site: str, codec: CodecPipeline) -> Learner:
+    """Return a site's learner."""
+    return Learner(
+        site, MODEL, sampled_examples(SITES.index(site), 400), codec, 0, validation=sampled_examples(7, 20)
+    )
 
 
 class AnyRun:
-    """Answers with the codec that the run is called after; a ping is answered at once."""
+    """Handler that uses the codec of the run's name and replies to a ping at once."""
 
-    def __init__(self, site: str, place: Place) -> None:
-        self.site, self.place = site, place
+    def __init__(self, site: str, worker_settings: WorkerSettings) -> None:
+        self.site, self.worker_settings = site, worker_settings
 
-    def answer(self, parcel: Parcel) -> Parcel:
-        """Do what a message asks."""
-        if parcel.about.get("run") == PING:
-            return Parcel("answer", {"site": self.site}, parcel.blobs)
-        return Desk(learner(self.site, codec_of(parcel.about["run"])), self.place).answer(parcel)
-
-
-def open_desk(config: Mapping[str, Any]) -> AnyRun:
-    """What answers a site's messages."""
-    return AnyRun(str(config["site"]), place_of(config))
+    def answer(self, message: Message) -> Message:
+        """Handle a message."""
+        if message.header.get("run") == PING:
+            return Message("reply", {"site": self.site}, message.attachments)
+        return SiteWorker(learner(self.site, codec_of(message.header["run"])), self.worker_settings).reply(
+            message
+        )
 
 
-def ping(post: Post, about: str) -> None:
-    """A controller that does nothing but ask one node after the other, and say when it was answered."""
+def make_site_worker(config: Mapping[str, Any]) -> AnyRun:
+    """Return the handler of a site's messages."""
+    return AnyRun(str(config["site"]), read_worker_settings(config))
+
+
+def ping(post: MessageTransport, about: str) -> None:
+    """Run a controller that sends requests to one node after the other and reports the reply times."""
     report, count = Path(about), 0
     while True:
         for node in post.nodes():
-            letter = post.send(node, Parcel("query", {"run": PING}), 600.0)
+            message_id = post.send(node, Message("query", {"run": PING}), 600.0)
             answer = None
-            while letter and answer is None:
+            while message_id and answer is None:
                 time.sleep(0.05)
                 post.nodes()
-                answer = post.collect([letter]).get(letter)
-            if isinstance(answer, Parcel):
+                answer = post.collect([message_id]).get(message_id)
+            if isinstance(answer, Message):
                 count += 1
-                with replacing(report, sync=False) as begun:
-                    begun.write_text(json.dumps([os.getpid(), count, time.time()]))
+                with atomic_write(report, sync=False) as temporary_path:
+                    temporary_path.write_text(json.dumps([os.getpid(), count, time.time()]))
 
 
 class Marks:
-    """Of each model: when it was there, what the sites had sent and received by then, and how good it is."""
+    """For each version: time, bytes that the sites had sent and received, and accuracy."""
 
-    def __init__(self, told: Mapping[str, Any]) -> None:
-        self._told, self._test = told, drawn(50, 1000)
+    def __init__(self, settings: Mapping[str, Any]) -> None:
+        self._settings, self._test = settings, sampled_examples(50, 1000)
         self.rows: list[tuple[float, int, int, float]] = []
 
     def add(self, vector: np.ndarray) -> dict[str, float]:
-        """One more model."""
+        """Add one version."""
         from _hosts import counted  # beside this file
 
         accuracy = float((MODEL.score(vector, self._test).predictions.argmax(1) == self._test.y).mean())
-        self.rows.append((time.monotonic(), *counted(self._told["spaces"]), accuracy))
+        self.rows.append((time.monotonic(), *counted(self._settings["spaces"]), accuracy))
         return {"accuracy": accuracy}
 
     def write(self) -> None:
-        """Tell the benchmark, all at once."""
-        with replacing(Path(self._told["report"])) as begun:
-            begun.write_text(json.dumps(self.rows))
+        """Write the report atomically."""
+        with atomic_write(Path(self._settings["report"])) as temporary_path:
+            temporary_path.write_text(json.dumps(self.rows))
 
 
-def conduct(post: Post, about: str) -> None:
-    """Our controller, in a process of its own at the centre."""
-    told = json.loads(about)
-    codec, marks = codec_of(told["run"]), Marks(told)
-    rules = Rules(len(SITES), told["rounds"], training=SETTINGS, pacing=Synchronous())
+def conduct(post: MessageTransport, about: str) -> None:
+    """Run the controller in its own process at the centre."""
+    settings = json.loads(about)
+    codec, marks = codec_of(settings["run"]), Marks(settings)
+    rules = Strategy(len(SITES), settings["rounds"], training=SETTINGS, scheduler=SynchronousScheduler())
 
     def check(who: str, version: int, payload: bytes) -> None:
-        codec.decode(payload, MODEL.layout, Key(round_key(0, version), who))
+        codec.decode(payload, MODEL.layout, CodecKey(round_key(0, version), who))
 
     def watch(_: object, event: Event) -> None:
-        """The first mark is when the last site has joined: what was before is the start of processes."""
-        if isinstance(event, Joined):
+        """Set the first mark when the last site has joined, so that process start is not measured."""
+        if isinstance(event, LearnerJoined):
             marks.rows.clear()
             marks.add(MODEL.initial(0))
 
-    with Store(Path(told["store"])) as store:
-        journal = Journal(store, told["run"])
-        network = Network(told["run"], MODEL.layout.digest, "", lambda: read_admitted(Path(told["centre"])))
-        engine = FlowerEngine(post, network, keep=journal.payloads.put, check=check)
+    with Store(Path(settings["store"])) as store:
+        journal = Journal(store, settings["run"])
+        network = FlowerNetwork(
+            settings["run"], MODEL.layout.digest, "", lambda: read_admitted(Path(settings["centre"]))
+        )
+        engine = FlowerEngine(post, network, store_payload=journal.payloads.put, check_payload=check)
         community = community_model(rules, MODEL.layout, codec, MODEL.initial(0))
-        Driver(rules, community, engine, journal, marks.add).run(watch)
+        RunLoop(rules, community, engine, journal, marks.add).run(watch)
     marks.write()

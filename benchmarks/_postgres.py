@@ -1,4 +1,4 @@
-"""A PostgreSQL server of a benchmark's own, on a socket in a private folder."""
+"""A temporary PostgreSQL server on a socket in a private folder."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from typing import Any
 
 @contextmanager
 def server() -> Iterator[str]:
-    """The address of a server that lives as long as the block; empty if none can be started here."""
+    """Yield the URL of a temporary server; empty if none can be started."""
     binaries = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
-    found = shutil.which("initdb") or (str(binaries[-1]) if binaries else "")
-    if not found or importlib.util.find_spec("psycopg") is None:
+    initdb = shutil.which("initdb") or (str(binaries[-1]) if binaries else "")
+    if not initdb or importlib.util.find_spec("psycopg") is None:
         yield ""
         return
-    folder, programs = Path(tempfile.mkdtemp(prefix="pg")), Path(found).parent
+    folder, programs = Path(tempfile.mkdtemp(prefix="pg")), Path(initdb).parent
     how: dict[str, Any] = {"cwd": folder, "capture_output": True, "check": True}
     if os.geteuid() == 0:  # the server refuses to run as root
         user = pwd.getpwnam("postgres" if _is_there("postgres") else "nobody").pw_name

@@ -1,4 +1,4 @@
-"""Many viewers of a run's page, as one light process: each listens to updates and asks for figures as the page does."""
+"""Many viewers of a run's page in one light process: each listens to updates and requests figures as the page does."""
 
 from __future__ import annotations
 

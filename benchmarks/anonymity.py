@@ -1,8 +1,8 @@
 """Anonymity of tables: agreement with ARX, speed beside anjana and pycanon, one million rows in bounded memory.
 
-The peers pin an old numpy, so they live in an environment of their own: with ``anjana``, ``pycanon`` and
-``polars`` installed there, ``PYTHONPATH=src python benchmarks/anonymity.py`` prints the same rows with them.
-Times are processor seconds over all threads, except for the million records, where they are wall-clock.
+The peers pin an old numpy and need their own environment: with ``anjana``, ``pycanon`` and ``polars`` installed there,
+``PYTHONPATH=src python benchmarks/anonymity.py`` prints the same rows with them. Times are processor seconds over all
+threads, except for the million records, where they are wall-clock seconds.
 """
 
 from __future__ import annotations
@@ -22,38 +22,45 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from abaton.benchmark import Measure, at_least, at_most
 from abaton.anonymity import (
     AnonymitySettings,
     BinHierarchy,
-    Closeness,
-    Diversity,
     FileHierarchy,
+    LDiversity,
     QuasiIdentifier,
-    Sensitive,
+    SensitiveAttribute,
     TableHierarchy,
+    TCloseness,
     encode,
     examine,
 )
-from abaton.anonymity.lattice import optimum
-from abaton.anonymity.risk_metrics import measure
-from abaton.anonymity.release import as_is
+from abaton.anonymity.lattice import optimal_node
+from abaton.anonymity.release import release_unchanged
+from abaton.anonymity.risk_metrics import compute_metrics
+from abaton.benchmark import BenchmarkResult, at_least, at_most
 
 ADULT = Path(__file__).resolve().parents[2] / "shared" / "data" / "fhir" / "kanon"
 COLUMNS = ("sex", "age", "race", "marital-status", "education", "native-country", "workclass", "occupation")
 SALARY = "salary-class"
 
-# What ARX 3.9.2 finds on Adult: quasi-identifiers, what is asked, suppression limit, loss, records left out.
-ARX: tuple[tuple[str, int, Sensitive | None, float, float, int], ...] = (
+# What ARX 3.9.2 finds on Adult: quasi-identifiers, what is asked, suppression limit, loss, suppressed records.
+ARX: tuple[tuple[str, int, SensitiveAttribute | None, float, float, int], ...] = (
     ("5 QI, k=5", 5, None, 0.05, 0.0802157442, 1385),
     ("8 QI, k=5", 8, None, 0.05, 0.2518517152, 1458),
-    ("8 QI, k=5, l=2", 8, Sensitive(SALARY, Diversity(2)), 0.05, 0.3282766575, 1389),
+    ("8 QI, k=5, l=2", 8, SensitiveAttribute(SALARY, LDiversity(2)), 0.05, 0.3282766575, 1389),
     ("8 QI, k=5, any suppression", 8, None, 1.0, 0.2200498762, 3049),
-    ("8 QI, k=5, t=0.2 equal", 8, Sensitive(SALARY, None, Closeness(0.2)), 0.05, 0.4811442241, 1022),
+    (
+        "8 QI, k=5, t=0.2 equal",
+        8,
+        SensitiveAttribute(SALARY, None, TCloseness(0.2)),
+        0.05,
+        0.4811442241,
+        1022,
+    ),
     (
         "8 QI, k=5, t=0.2 ordered",
         8,
-        Sensitive(SALARY, None, Closeness(0.2, "ordered")),
+        SensitiveAttribute(SALARY, None, TCloseness(0.2, "ordered")),
         0.05,
         0.4811442241,
         1022,
@@ -61,9 +68,9 @@ ARX: tuple[tuple[str, int, Sensitive | None, float, float, int], ...] = (
 )
 
 
-def run() -> list[Measure]:
-    """All measurements; what needs data or peers that are not here is left out with a remark."""
-    frame, settings, folder = _adult() if ADULT.is_dir() else _made_up()
+def run() -> list[BenchmarkResult]:
+    """Run all measurements; those without data or peers are skipped with a remark."""
+    frame, settings, folder = _adult() if ADULT.is_dir() else _synthetic()
     rows = _arx(frame, folder) if ADULT.is_dir() else []
     rows += _pycanon(frame)
     rows += _anjana(frame, settings, folder)
@@ -76,16 +83,16 @@ def _note(text: str) -> None:
 
 def _adult() -> tuple[pl.DataFrame, Callable[..., AnonymitySettings], Path]:
     frame = pl.read_csv(ADULT / "adult.csv", separator=";", infer_schema=False)
-    return frame, _asked_of_adult, ADULT
+    return frame, _adult_settings, ADULT
 
 
-def _asked_of_adult(columns: int, **options: Any) -> AnonymitySettings:
+def _adult_settings(columns: int, **options: Any) -> AnonymitySettings:
     quasi = (QuasiIdentifier(c, FileHierarchy(f"adult_hierarchy_{c}.csv")) for c in COLUMNS[:columns])
-    return AnonymitySettings(tuple(quasi), **options, rows_are_people=True)
+    return AnonymitySettings(tuple(quasi), **options, one_row_per_subject=True)
 
 
-def _made_up() -> tuple[pl.DataFrame, Callable[..., AnonymitySettings], Path]:
-    """A table of Adult's shape, for where Adult is not."""
+def _synthetic() -> tuple[pl.DataFrame, Callable[..., AnonymitySettings], Path]:
+    """Return a table of Adult's shape for machines without the Adult data."""
     _note("the Adult table is not beside this checkout: measuring a made-up one of its shape, without ARX")
     random = np.random.default_rng(1)
     sizes = {"sex": 2, "race": 5, "marital-status": 7, "education": 16, "native-country": 41, "workclass": 8}
@@ -95,7 +102,7 @@ def _made_up() -> tuple[pl.DataFrame, Callable[..., AnonymitySettings], Path]:
         share = 1 / np.arange(1, size + 1)
         cells[name] = random.choice([f"{name}{i}" for i in range(size)], 30_162, p=share / share.sum())
 
-    def asked(columns: int, **options: Any) -> AnonymitySettings:
+    def settings_for(columns: int, **options: Any) -> AnonymitySettings:
         quasi = [
             QuasiIdentifier(c, BinHierarchy((5.0, 10.0, 20.0)))
             if c == "age"
@@ -104,24 +111,30 @@ def _made_up() -> tuple[pl.DataFrame, Callable[..., AnonymitySettings], Path]:
             )
             for c in COLUMNS[:columns]
         ]
-        return AnonymitySettings(tuple(quasi), **options, rows_are_people=True)
+        return AnonymitySettings(tuple(quasi), **options, one_row_per_subject=True)
 
-    return pl.DataFrame(cells), asked, Path()
+    return pl.DataFrame(cells), settings_for, Path()
 
 
-def _arx(frame: pl.DataFrame, folder: Path) -> list[Measure]:
+def _arx(frame: pl.DataFrame, folder: Path) -> list[BenchmarkResult]:
     rows = []
     for name, columns, sensitive, limit, loss, suppressed in ARX:
-        asked = _asked_of_adult(columns, sensitive=(sensitive,) if sensitive else (), suppression_limit=limit)
-        table = encode(frame, asked, folder=folder)
-        found = optimum(table, asked)
+        settings = _adult_settings(
+            columns, sensitive=(sensitive,) if sensitive else (), suppression_limit=limit
+        )
+        table = encode(frame, settings, folder=folder)
+        recoding = optimal_node(table, settings)
         rows += [
-            at_most(f"ARX, {name}: difference in loss", abs(round(found.loss, 10) - loss), 0, ""),
+            at_most(f"ARX, {name}: difference in loss", abs(round(recoding.loss, 10) - loss), 0, ""),
             at_most(
-                f"ARX, {name}: difference in records left out", abs(found.suppressed - suppressed), 0, ""
+                f"ARX, {name}: difference in suppressed records", abs(recoding.suppressed - suppressed), 0, ""
             ),
-            Measure(f"ARX, {name}: search", _seconds(lambda: optimum(table, asked), repeats=3), "s"),  # noqa: B023
-            Measure(f"ARX, {name}: nodes counted of {found.nodes}", found.evaluated, ""),
+            BenchmarkResult(
+                f"ARX, {name}: search",
+                _seconds(lambda t=table, s=settings: optimal_node(t, s), repeats=3),
+                "s",
+            ),
+            BenchmarkResult(f"ARX, {name}: nodes counted of {recoding.nodes}", recoding.evaluated, ""),
         ]
     return rows
 
@@ -133,13 +146,13 @@ def _peer(name: str) -> Any:
             return importlib.import_module(name)
     except ImportError:
         _note(
-            f"{name.split('.')[0]} is not installed here: its rows are left out (see benchmarks/anonymity.py)"
+            f"{name.split('.')[0]} is not installed here: its rows are skipped (see benchmarks/anonymity.py)"
         )
         return None
 
 
 def _seconds(call: Callable[[], object], *, repeats: int = 1) -> float:
-    """The least processor time of a call over all threads: fair on a busy machine, to us and to the peers."""
+    """Return the least processor time of a call over all threads."""
     best = float("inf")
     for _ in range(repeats):
         start = time.process_time()
@@ -148,24 +161,28 @@ def _seconds(call: Callable[[], object], *, repeats: int = 1) -> float:
     return best
 
 
-def _pycanon(frame: pl.DataFrame) -> list[Measure]:
+def _pycanon(frame: pl.DataFrame) -> list[BenchmarkResult]:
     peer = _peer("pycanon.anonymity")
     rows = []
     for columns in (5, 8):
         names = list(COLUMNS[:columns])
-        sensitive = (Sensitive(SALARY),)
-        plain = AnonymitySettings(tuple(QuasiIdentifier(name) for name in names), rows_are_people=True)
-        whole = AnonymitySettings(plain.quasi_identifiers, sensitive=sensitive, rows_are_people=True)
+        sensitive = (SensitiveAttribute(SALARY),)
+        k_settings = AnonymitySettings(
+            tuple(QuasiIdentifier(name) for name in names), one_row_per_subject=True
+        )
+        full_settings = AnonymitySettings(
+            k_settings.quasi_identifiers, sensitive=sensitive, one_row_per_subject=True
+        )
 
-        def ours(asked: AnonymitySettings) -> object:
-            table = encode(frame, asked)
-            return measure(table, as_is(table), asked)
+        def ours(settings: AnonymitySettings) -> object:
+            table = encode(frame, settings)
+            return compute_metrics(table, release_unchanged(table), settings)
 
-        k = _seconds(lambda: ours(plain), repeats=30)  # noqa: B023
-        everything = _seconds(lambda: ours(whole), repeats=30)  # noqa: B023
+        k = _seconds(lambda: ours(k_settings), repeats=30)  # noqa: B023
+        everything = _seconds(lambda: ours(full_settings), repeats=30)  # noqa: B023
         rows += [
-            Measure(f"measure {columns} QI: k and risks", k, "s"),
-            Measure(f"measure {columns} QI: k, l, t and risks", everything, "s"),
+            BenchmarkResult(f"measure {columns} QI: k and risks", k, "s"),
+            BenchmarkResult(f"measure {columns} QI: k, l, t and risks", everything, "s"),
         ]
         if peer is None:
             continue
@@ -176,7 +193,8 @@ def _pycanon(frame: pl.DataFrame) -> list[Measure]:
             "t": _seconds(lambda: peer.t_closeness(data, names, [SALARY])),  # noqa: B023
         }
         rows += [
-            Measure(f"pycanon {columns} QI: {what} alone", seconds, "s") for what, seconds in theirs.items()
+            BenchmarkResult(f"pycanon {columns} QI: {what} alone", seconds, "s")
+            for what, seconds in theirs.items()
         ]
         rows += [
             at_least(f"pycanon {columns} QI: k alone, times slower", theirs["k"] / k, 10, "x"),
@@ -195,19 +213,21 @@ def _pandas(frame: pl.DataFrame) -> Any:
     return pandas.DataFrame({name: frame[name].to_list() for name in frame.columns})
 
 
-def _anjana(frame: pl.DataFrame, settings: Callable[..., AnonymitySettings], folder: Path) -> list[Measure]:
+def _anjana(
+    frame: pl.DataFrame, settings: Callable[..., AnonymitySettings], folder: Path
+) -> list[BenchmarkResult]:
     peer = _peer("anjana.anonymity")
-    sensitive = (Sensitive(SALARY, Diversity(2)),)
+    sensitive = (SensitiveAttribute(SALARY, LDiversity(2)),)
     cases = [("5 QI, k=5", 5, ()), ("8 QI, k=5", 8, ()), ("5 QI, k=5, l=2", 5, sensitive)]
     rows = []
     for name, columns, models in cases:
-        asked = settings(columns, sensitive=models)
-        ours = _seconds(lambda: examine(frame, asked, folder=folder), repeats=5)  # noqa: B023
-        rows.append(Measure(f"best recoding, {name}: from rows to result", ours, "s"))
+        requested = settings(columns, sensitive=models)
+        ours = _seconds(lambda: examine(frame, requested, folder=folder), repeats=5)  # noqa: B023
+        rows.append(BenchmarkResult(f"best recoding, {name}: from rows to result", ours, "s"))
         if peer is None:
             continue
         names = list(COLUMNS[:columns])
-        data, levels = _pandas(frame), _levels(encode(frame, asked, folder=folder))
+        data, levels = _pandas(frame), _levels(encode(frame, requested, folder=folder))
         arguments: tuple[Any, ...] = (
             data,
             [],
@@ -220,20 +240,20 @@ def _anjana(frame: pl.DataFrame, settings: Callable[..., AnonymitySettings], fol
         call = peer.l_diversity if models else peer.k_anonymity
         theirs = _seconds(lambda: call(*arguments, levels))  # noqa: B023
         rows += [
-            Measure(f"anjana {name} (greedy, not optimal)", theirs, "s"),
+            BenchmarkResult(f"anjana {name} (greedy, not optimal)", theirs, "s"),
             at_least(f"anjana {name}: times slower", theirs / ours, 10, "x"),
         ]
     return rows
 
 
 def _levels(table: Any) -> dict[str, dict[int, Any]]:
-    """Hierarchies the way anjana wants them."""
+    """Return hierarchies in anjana's format."""
     return {
-        made.column: {
-            level: np.array([made.labels[level][code] for code in made.steps[level]])
-            for level in range(made.height + 1)
+        hierarchy.column: {
+            level: np.array([hierarchy.labels[level][code] for code in hierarchy.ancestors[level]])
+            for level in range(hierarchy.height + 1)
         }
-        for made in table.ladders
+        for hierarchy in table.hierarchies
     }
 
 
@@ -259,22 +279,24 @@ print(json.dumps({"search": found - start, "write": time.perf_counter() - found,
 """
 
 
-def _million(frame: pl.DataFrame, settings: Callable[..., AnonymitySettings], folder: Path) -> list[Measure]:
-    """One million records, ages jittered so that they are not copies, measured and enforced from disk."""
+def _million(
+    frame: pl.DataFrame, settings: Callable[..., AnonymitySettings], folder: Path
+) -> list[BenchmarkResult]:
+    """Measure one million records with jittered ages, examined and anonymised from disk."""
     random = np.random.default_rng(7)
     rows = frame[random.integers(0, len(frame), 1_000_000)]
     ages = np.clip(rows["age"].cast(pl.Int64).to_numpy() + random.integers(-3, 4, len(rows)), 17, 90)
-    people = random.integers(
+    subjects = random.integers(
         0, 1_250_000, len(rows)
     )  # about 690,000 have a record, three in ten of them several
-    rows = rows.with_columns(pl.Series("age", ages.astype(str)), pl.Series("patient", people))
-    made = []
-    with tempfile.TemporaryDirectory() as place:
-        work = Path(place)
+    rows = rows.with_columns(pl.Series("age", ages.astype(str)), pl.Series("patient", subjects))
+    results = []
+    with tempfile.TemporaryDirectory() as temporary:
+        work = Path(temporary)
         rows.write_csv(work / "million.csv")
         size = (work / "million.csv").stat().st_size / 2**20
         del rows
-        whose = {"": "rows_are_people = true", " of 690,000 people": 'subject = "patient"'}
+        whose = {"": "one_row_per_subject = true", " of 690,000 people": 'subject = "patient"'}
         for method, who in product(("recode", "mondrian"), whose):
             _study(work / "study.toml", settings(8), folder, method, whose[who])
             done = subprocess.run(
@@ -283,21 +305,27 @@ def _million(frame: pl.DataFrame, settings: Callable[..., AnonymitySettings], fo
                 capture_output=True,
                 text=True,
             )
-            told = json.loads(done.stdout)
+            report = json.loads(done.stdout)
             name = f"1M records{who}, 8 QI, {method}"
-            made += [
-                Measure(f"{name}: read, measure, search", told["search"], "s"),
-                Measure(f"{name}: write {size:.0f} MB", told["write"], "s"),
-                at_least(f"{name}: k reached", told["k"], 5, ""),
-                at_most(f"{name}: memory above an idle start", told["memory"], 1024, "MB"),
+            results += [
+                BenchmarkResult(f"{name}: read, measure, search", report["search"], "s"),
+                BenchmarkResult(f"{name}: write {size:.0f} MB", report["write"], "s"),
+                at_least(f"{name}: k reached", report["k"], 5, ""),
+                at_most(f"{name}: memory above an idle start", report["memory"], 1024, "MB"),
             ]
-    return made
+    return results
 
 
-def _study(path: Path, asked: AnonymitySettings, folder: Path, method: str, whose: str) -> None:
-    """The study document of a benchmark."""
-    lines = ["[privacy.anonymity]", whose, "k = 5", f'method = "{method}"', f'keep = ["{SALARY}"]']
-    for quasi in asked.quasi_identifiers:
+def _study(path: Path, settings: AnonymitySettings, folder: Path, method: str, whose: str) -> None:
+    """Write the study document of a benchmark."""
+    lines = [
+        "[privacy.anonymity]",
+        whose,
+        "k = 5",
+        f'method = "{method}"',
+        f'passthrough_columns = ["{SALARY}"]',
+    ]
+    for quasi in settings.quasi_identifiers:
         match quasi.hierarchy:
             case FileHierarchy(file=file):
                 hierarchy = json.dumps(str(folder / file))
@@ -314,4 +342,4 @@ def _study(path: Path, asked: AnonymitySettings, folder: Path, method: str, whos
 
 
 if __name__ == "__main__":
-    print(json.dumps([row.row() for row in run()], indent=2))
+    print(json.dumps([row.to_row() for row in run()], indent=2))

@@ -1,9 +1,9 @@
-"""What a crash costs: a run of 2,000 commits on local processes, killed by SIGKILL at 20 places and gone on with.
+"""Cost of a crash: a run of 2,000 commits on local processes, killed by SIGKILL at 20 points and resumed.
 
-The run is lived once undisturbed. Then the same run is begun in a process that is killed at the first place; a new
-process goes on and is killed at the second one, and so forth. Each is timed from the moment at which it is told to go
-on until the first new update has arrived, and compared with the time of the undisturbed run. Processes are forked from
-one that has loaded everything, so that the loading of Python and its packages is not in it.
+The run is completed once without interruption. Then the same run starts in a process that is killed at the first
+point; a new process resumes it and is killed at the second point, and so on. Each resume is timed from its start to
+the first new update and compared with the uninterrupted run. Processes are forked from one that has loaded
+everything, so that imports are not measured.
 """
 
 from __future__ import annotations
@@ -17,100 +17,125 @@ from pathlib import Path
 
 import numpy as np
 
-from abaton.benchmark import Measure, at_most, best_seconds
-from abaton.codecs import parse
-from abaton.controller import Arrived, Asynchronous, Event, Rules, State, Synchronous, TrainSettings
-from abaton.controller.aggregation import Newest
-from abaton.engines import EVERY, Checkpoints
-from abaton.engines.checkpoint import SHARE, Checkpoint
+from abaton.benchmark import BenchmarkResult, at_most, best_seconds
+from abaton.codecs import parse_codec
+from abaton.controller import (
+    AsynchronousScheduler,
+    ControllerState,
+    Event,
+    Strategy,
+    SynchronousScheduler,
+    TrainSettings,
+    UpdateReceived,
+)
+from abaton.controller.aggregation import LatestMeanModel
+from abaton.engines import CHECKPOINT_EVERY, Checkpoints
+from abaton.engines.checkpoint import MAX_TIME_FRACTION, Checkpoint
 from abaton.federation import Federation, Run
-from abaton.learners import Examples, mlp, train_model
-from abaton.store import Store, head
-from abaton.kernels import Layout, Role, Tensor
+from abaton.layout import Layout, Tensor, TensorRole
+from abaton.models import Examples, mlp, train_model
+from abaton.store import Store, run_head
 
-COMMITS, LEARNERS, ROWS, PLACES = 2000, 4, 800, 20
+COMMITS, LEARNERS, ROWS, CRASH_POINTS = 2000, 4, 800, 20
 SHORT, REPEATS = 400, 4
 PARAMETERS, MODELS = 1_690_046, 20
 TRAINING = TrainSettings(epochs=4, batch_size=32, learning_rate=0.05)
 MODEL = mlp(features=64, classes=10, hidden=(32,))
 
 
-def run() -> list[Measure]:
-    """The longest and the mean time to go on, as shares of the run's time; what checkpoints cost if nothing fails."""
+def run() -> list[BenchmarkResult]:
+    """Measure the time to resume relative to the run's time (longest, mean), and the cost of checkpoints."""
     sites = _sites()
     for data in sites.values():  # what is compiled before a fork is not compiled in every child
         train_model(MODEL, MODEL.initial(0), data, TRAINING, np.random.default_rng(0))
-    made = []
-    for name, pacing in (("synchronous", Synchronous()), ("asynchronous", Asynchronous())):
-        each = LEARNERS if name == "synchronous" else 1
-        made += _crashes(
-            name, Federation(MODEL, sites, Rules(rounds=COMMITS // each, pacing=pacing, training=TRAINING))
+    results = []
+    for name, scheduler in (
+        ("synchronous", SynchronousScheduler()),
+        ("asynchronous", AsynchronousScheduler()),
+    ):
+        updates_per_version = LEARNERS if name == "synchronous" else 1
+        results += _crashes(
+            name,
+            Federation(
+                MODEL,
+                sites,
+                Strategy(rounds=COMMITS // updates_per_version, scheduler=scheduler, training=TRAINING),
+            ),
         )
-    return [*made, *_cost(sites), *_large()]
+    return [*results, *_cost(sites), *_large()]
 
 
-def _crashes(name: str, federation: Federation) -> list[Measure]:
-    rounds = federation.rules.rounds
+def _crashes(name: str, federation: Federation) -> list[BenchmarkResult]:
+    rounds = federation.strategy.rounds
     with tempfile.TemporaryDirectory() as folder:
-        place = Path(folder)
-        whole = _in_a_child(lambda: _seconds(lambda: _live(federation, place, "whole")))
+        store_path = Path(folder)
+        uninterrupted = _in_a_child(lambda: _seconds(lambda: _live(federation, store_path, "whole")))
         taken = []
-        for turn in range(PLACES + 1):
-            version = (turn + 1) * rounds // (PLACES + 1) if turn < PLACES else rounds + 1
-            going_on = _GoingOn(place, version, turn % 7)
-            told = _in_a_child(lambda watch=going_on: _live(federation, place, "killed", watch=watch))
-            assert (told < 0) == (turn < PLACES), "a process was not killed where it should have been"
-            taken += [float(going_on.told.read_text())] if turn else []
-            going_on.told.unlink(missing_ok=True)
+        for turn in range(CRASH_POINTS + 1):
+            version = (turn + 1) * rounds // (CRASH_POINTS + 1) if turn < CRASH_POINTS else rounds + 1
+            going_on = _GoingOn(store_path, version, turn % 7)
+            outcome = _in_a_child(lambda watch=going_on: _live(federation, store_path, "killed", watch=watch))
+            assert (outcome < 0) == (turn < CRASH_POINTS), (
+                "a process was not killed where it should have been"
+            )
+            taken += [float(going_on.outcome.read_text())] if turn else []
+            going_on.outcome.unlink(missing_ok=True)
         if name == "asynchronous":
-            without = _from_the_journal(federation, place)
-        with Store(place) as store:
+            without = _from_the_journal(federation, store_path)
+        with Store(store_path) as store:
             ends = {Run(store, run).versions[-1].digest for run in ("whole", "killed")}
-    what = f"{name}, {COMMITS:,} commits of {LEARNERS} learners, killed at {PLACES} places"
+    what = f"{name}, {COMMITS:,} commits of {LEARNERS} learners, killed at {CRASH_POINTS} places"
     unit = "% of the run's time"
-    made = [
-        at_most(f"{what}: longest time to go on", 100 * max(taken) / whole, 5.0, unit),
-        Measure(f"{what}: mean time to go on", 100 * sum(taken) / len(taken) / whole, unit),
-        Measure(f"{what}: the run", whole, "s"),
+    results = [
+        at_most(f"{what}: longest time to go on", 100 * max(taken) / uninterrupted, 5.0, unit),
+        BenchmarkResult(f"{what}: mean time to go on", 100 * sum(taken) / len(taken) / uninterrupted, unit),
+        BenchmarkResult(f"{what}: the run", uninterrupted, "s"),
     ]
     if name == "synchronous":
-        made.append(at_most(f"{what}: other final models than undisturbed", len(ends) - 1, 0, "models"))
+        results.append(at_most(f"{what}: other final models than undisturbed", len(ends) - 1, 0, "models"))
     else:
-        made.append(Measure("the same without checkpoints, killed at the end", 100 * without / whole, unit))
-    return made
+        results.append(
+            BenchmarkResult(
+                "the same without checkpoints, killed at the end", 100 * without / uninterrupted, unit
+            )
+        )
+    return results
 
 
-def _from_the_journal(federation: Federation, place: Path) -> float:
-    """How long it takes to go on from the whole journal of a run that was killed near its end."""
-    last = federation.rules.rounds
-    assert _in_a_child(lambda: _live(federation, place, "journal", _GoingOn(place, last - 1, 0), 0)) < 0
-    going_on = _GoingOn(place, last + 1, 0)
-    _in_a_child(lambda: _live(federation, place, "journal", going_on, 0))
-    return float(going_on.told.read_text())
+def _from_the_journal(federation: Federation, store_path: Path) -> float:
+    """Return the time to resume from the complete journal of a run that was killed near its end."""
+    last = federation.strategy.rounds
+    assert (
+        _in_a_child(lambda: _live(federation, store_path, "journal", _GoingOn(store_path, last - 1, 0), 0))
+        < 0
+    )
+    going_on = _GoingOn(store_path, last + 1, 0)
+    _in_a_child(lambda: _live(federation, store_path, "journal", going_on, 0))
+    return float(going_on.outcome.read_text())
 
 
 class _GoingOn:
-    """Writes down when the first new update came, and kills this process some events after a version.
+    """Monitor that records the time of the first new update and kills this process after a version.
 
     Args:
-        folder: The store's.
-        version: The version.
-        later: How many events after it was published.
+        folder: folder of the store.
+        version: the version.
+        later: number of events after its publication.
     """
 
     def __init__(self, folder: Path, version: int, later: int) -> None:
-        self.told = folder / "went-on"
+        self.outcome = folder / "went-on"
         self._version, self._later, self._lived = version, later, 0.0
-        self._begun: float | None = None
+        self._started: float | None = None
 
     def begin(self, lived: float) -> None:
-        """The process begins to go on with a run that has lived so long."""
-        self._begun, self._lived = time.perf_counter(), lived
+        """Start to measure a resumed run."""
+        self._started, self._lived = time.perf_counter(), lived
 
-    def __call__(self, state: State, event: Event) -> None:
-        if self._begun is not None and isinstance(event, Arrived) and event.at > self._lived:
-            self.told.write_text(str(time.perf_counter() - self._begun))
-            self._begun = None
+    def __call__(self, state: ControllerState, event: Event) -> None:
+        if self._started is not None and isinstance(event, UpdateReceived) and event.timestamp > self._lived:
+            self.outcome.write_text(str(time.perf_counter() - self._started))
+            self._started = None
         if state.version >= self._version:
             self._later -= 1
             if self._later < 0:
@@ -122,34 +147,36 @@ def _live(
     folder: Path,
     run: str,
     watch: _GoingOn | None = None,
-    checkpoints: int = EVERY,
+    checkpoints: int = CHECKPOINT_EVERY,
 ) -> float:
     with Store(folder) as store:
         if watch is not None:
-            watch.begin(head(store, run).at if store.known(run) else 0.0)
+            watch.begin(run_head(store, run).timestamp if store.get_run(run) else 0.0)
         federation.run(run, store=store, engine="local", watch=watch, checkpoints=checkpoints)
     return 0.0
 
 
-def _cost(sites: dict[str, Examples]) -> list[Measure]:
-    """Short runs with and without checkpoints, in turns; the best of each."""
-    federation = Federation(MODEL, sites, Rules(rounds=SHORT, pacing=Asynchronous(), training=TRAINING))
-    spent: dict[int, list[tuple[float, float]]] = {0: [], EVERY: []}
+def _cost(sites: dict[str, Examples]) -> list[BenchmarkResult]:
+    """Measure short runs with and without checkpoints, alternating; best of each."""
+    federation = Federation(
+        MODEL, sites, Strategy(rounds=SHORT, scheduler=AsynchronousScheduler(), training=TRAINING)
+    )
+    spent: dict[int, list[tuple[float, float]]] = {0: [], CHECKPOINT_EVERY: []}
     for turn in range(2 * REPEATS):
-        every = (0, EVERY)[turn % 2]
+        every = (0, CHECKPOINT_EVERY)[turn % 2]
         with tempfile.TemporaryDirectory() as folder:
             spent[every].append(_spent(federation, Path(folder), every))
-    without, with_them = (np.min(spent[every], axis=0) for every in (0, EVERY))
+    without, with_them = (np.min(spent[every], axis=0) for every in (0, CHECKPOINT_EVERY))
     processor, clock = with_them / without
     name = f"asynchronous, {SHORT} commits with checkpoints"
     return [
         at_most(f"{name}: processor time of all processes", float(processor), 1.05, "x without them"),
-        Measure(f"{name}: time", float(clock), "x without them"),
+        BenchmarkResult(f"{name}: time", float(clock), "x without them"),
     ]
 
 
 def _spent(federation: Federation, folder: Path, every: int) -> tuple[float, float]:
-    """Seconds that all processes of a run computed, and that it took."""
+    """Return processor and wall-clock seconds of all processes of a run."""
     before = os.times()
     seconds = _in_a_child(lambda: _seconds(lambda: _live(federation, folder, "r", checkpoints=every)))
     after = os.times()
@@ -157,29 +184,29 @@ def _spent(federation: Federation, folder: Path, every: int) -> tuple[float, flo
     return after.children_user - before.children_user + system, seconds
 
 
-def _large() -> list[Measure]:
-    """A checkpoint of the newest models of some learners, of the size of the SSTC paper's network."""
-    layout = Layout([Tensor("weight", (PARAMETERS,), Role.DENSE)])
-    mix, again = (Newest(layout, parse("raw"), layout.zeros()) for _ in range(2))
+def _large() -> list[BenchmarkResult]:
+    """Measure a checkpoint of the newest models of some learners at the size of the SSTC paper's network."""
+    layout = Layout([Tensor("weight", (PARAMETERS,), TensorRole.DENSE)])
+    mix, again = (LatestMeanModel(layout, parse_codec("raw"), layout.zeros()) for _ in range(2))
     model = np.random.default_rng(0).normal(size=PARAMETERS).astype(np.float32)
     for learner in range(MODELS):
         mix.replace(f"learner{learner}", model, 1.0)
     with tempfile.TemporaryDirectory() as folder:
-        kept = Checkpoints(Path(folder))
-        writing = best_seconds(lambda: kept.write(Checkpoint(1, "", {"mix": mix.save()})), repeats=3)
-        size = kept.path.stat().st_size
-        reading = _seconds(lambda: again.load(kept.read().parts["mix"]))  # type: ignore[union-attr]
+        checkpoints = Checkpoints(Path(folder))
+        writing = best_seconds(lambda: checkpoints.write(Checkpoint(1, "", {"mix": mix.save()})), repeats=3)
+        size = checkpoints.path.stat().st_size
+        reading = _seconds(lambda: again.load(checkpoints.read().components["mix"]))  # type: ignore[union-attr]
     what = f"a checkpoint of {MODELS} newest models of 1.69 million parameters"
     return [
-        Measure(f"{what}: its size", 1e-6 * size, "MB"),
-        Measure(f"{what}: writing it", writing, "s"),
-        Measure(f"{what}: the shortest time between two of them", writing / SHARE, "s"),
-        Measure(f"{what}: reading it and taking it over", reading, "s"),
+        BenchmarkResult(f"{what}: its size", 1e-6 * size, "MB"),
+        BenchmarkResult(f"{what}: writing it", writing, "s"),
+        BenchmarkResult(f"{what}: the shortest time between two of them", writing / MAX_TIME_FRACTION, "s"),
+        BenchmarkResult(f"{what}: reading it and taking it over", reading, "s"),
     ]
 
 
 def _in_a_child(work: Callable[[], float]) -> float:
-    """What some work in a process of its own says; less than nothing if the process was killed."""
+    """Return the result of a function in a child process; negative if the process was killed."""
     reading, writing = os.pipe()
     child = os.fork()
     if not child:
@@ -191,13 +218,13 @@ def _in_a_child(work: Callable[[], float]) -> float:
         finally:
             os._exit(status)
     os.close(writing)
-    with os.fdopen(reading) as told:
-        said = told.read()
+    with os.fdopen(reading) as pipe:
+        output = pipe.read()
     status = os.waitpid(child, 0)[1]
     if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL:
         return -1.0
     assert status == 0, "a process failed"
-    return float(said)
+    return float(output)
 
 
 def _seconds(call: Callable[[], object]) -> float:

@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from abaton.benchmark import Measure
+    from abaton.benchmark import BenchmarkResult
 
-PARTS = ("error", "speed", "plain", "size", "accuracy")
+PARTS = ("error", "speed", "simd", "size", "accuracy")
 
 
-def run() -> list[Measure]:
-    """All measurements of the codecs, one part after the other."""
-    measures: list[Measure] = []
+def run() -> list[BenchmarkResult]:
+    """Run all measurements of the codecs."""
+    measures: list[BenchmarkResult] = []
     for part in PARTS:
         path = Path(__file__).with_name(f"_codecs_{part}.py")
         if path.is_file():

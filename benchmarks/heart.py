@@ -1,10 +1,10 @@
-"""The heart study of `examples/heart`: against pooled data, against sites alone, and what privacy costs.
+"""The heart study of `examples/heart`: against pooled data, against local-only models, and the cost of privacy.
 
-Ten seeds, each with its own split of every hospital's subjects. All policies have the same simulated time, learning
-rate, momentum, batch and local epochs; what is different is what the paper says of each (FedAsync pulls back with rho =
-0.005, adaptive learners decide themselves after how many epochs they send). The learning rate was chosen once for all
-policies, as the one of 0.01, 0.03, 0.1, 0.3 with the best mean of all of them on two other seeds. Two hospitals compute
-four times slower. Baselines train on the validation subjects, too, for as many epochs as the busiest site.
+Ten seeds, each with its own split of every hospital's subjects. All strategies have the same simulated time, learning
+rate, momentum, batch size and local epochs; they differ as in the paper (FedAsync has a proximal term with rho = 0.005,
+adaptive learners choose their update frequency). The learning rate was chosen once for all strategies: of 0.01, 0.03,
+0.1 and 0.3 the one with the best mean over all strategies on two other seeds. Two hospitals are four times slower.
+Baselines also train on the validation subjects, for as many epochs as the busiest site.
 """
 
 from __future__ import annotations
@@ -19,43 +19,44 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from abaton.benchmark import Measure, at_least, at_most
+from abaton.benchmark import BenchmarkResult, at_least, at_most
 from abaton.cli.output import note
-from abaton.controller import POLICIES
-from abaton.engines import Profile
-from abaton.federation import COMMUNITY, POOLED, Reading, StudyOptions, read_sites, run_readings
-from abaton.lab.strategy_comparison import interval
+from abaton.controller import STRATEGIES
+from abaton.engines import MachineProfile
+from abaton.federation import COMMUNITY
+from abaton.lab.strategy_comparison import confidence_interval
 from abaton.site import load_site
 from abaton.store import Store
 from abaton.study import Study, load_study, write_toml
+from abaton.study_run import POOLED, SiteIngest, StudyOptions, ingest_sites, run_prepared_study
 
 DATA = Path(os.environ.get("ABATON_DATA") or Path(__file__).resolve().parents[2] / "shared" / "data")
 EXAMPLE = Path(__file__).resolve().parents[1] / "examples" / "heart"
 SEEDS = range(1, int(os.environ.get("ABATON_SEEDS", "10")) + 1)
 NOW = datetime(2026, 11, 16, tzinfo=UTC)
 SECONDS, MANY = 20.0, 10**6  # simulated; the time is what ends a run
-CHOSEN = "AsyncDVW(na)"
-_FAST, _SLOW = Profile(speed=100, group="fast"), Profile(speed=25, group="slow")
+STRATEGY = "AsyncDVW(na)"
+_FAST, _SLOW = MachineProfile(speed=100, group="fast"), MachineProfile(speed=25, group="slow")
 PROFILES = {"cleveland": _FAST, "hungary": _SLOW, "long-beach": _FAST, "switzerland": _SLOW}
 BANDS = {"age": 10, "pressure": 10, "cholesterol": 25}
 
 Result = Mapping[str, Any]
 
 
-def run() -> list[Measure]:
-    """Policies against baselines, bytes, and the AUROC by how much is hidden."""
+def run() -> list[BenchmarkResult]:
+    """Measure strategies against baselines, bytes, and the AUROC by level of anonymity."""
     if not (DATA / "heart" / "processed.cleveland.data").is_file() or not EXAMPLE.is_dir():
-        note("heart: left out: it needs examples/heart of the sources, and the heart files in ABATON_DATA")
+        note("heart: skipped: it needs examples/heart of the sources, and the heart files in ABATON_DATA")
         return []
-    with tempfile.TemporaryDirectory() as place:
-        folder = Path(place)
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
         _write(folder)
         with Store(folder / "store") as store:
             return [*_policies(folder, store), *_privacy(folder, store)]
 
 
 def _write(folder: Path) -> None:
-    """The example with its files and a key."""
+    """Write the example with its files and a key."""
     shutil.copytree(EXAMPLE / "sites", folder / "sites")
     shutil.copy(EXAMPLE / "mapping.toml", folder / "mapping.toml")
     shutil.copytree(DATA / "heart", folder / "files")
@@ -64,29 +65,29 @@ def _write(folder: Path) -> None:
 
 
 def _document() -> dict[str, Any]:
-    """The example's study in the long form."""
+    """Return the example's study in full form."""
     return tomllib.loads(write_toml(load_study(EXAMPLE / "study.toml")))
 
 
-def _study(policy: str = CHOSEN, **parts: Any) -> Study:
-    """The example's study with a policy, the same time for all, and other parts of the document."""
+def _study(policy: str = STRATEGY, **parts: Any) -> Study:
+    """Return the example's study with a strategy, the same time for all, and other sections."""
     document = _document()
     training = dict(document["learning"]["training"])
     if policy == "FedAsync":
-        training["proximal"] = 0.005
+        training["proximal_mu"] = 0.005
     if policy == "AsyncDVW(a)":
         training["epochs"] = 50
-    learning = {"policy": policy, "rounds": MANY, "seconds": SECONDS, "training": training}
+    learning = {"strategy": policy, "rounds": MANY, "max_seconds": SECONDS, "training": training}
     return Study.model_validate({**document, "learning": {**document["learning"], **learning}, **parts})
 
 
-def _read(folder: Path, study: Study) -> list[Reading]:
-    return read_sites(study, [load_site(file) for file in sorted((folder / "sites").glob("*.toml"))], NOW)
+def _read(folder: Path, study: Study) -> list[SiteIngest]:
+    return ingest_sites(study, [load_site(file) for file in sorted((folder / "sites").glob("*.toml"))], NOW)
 
 
-def _run(study: Study, readings: Sequence[Reading], store: Store, seed: int, *, baselines: bool) -> Result:
-    options = StudyOptions(seed, PROFILES, baselines, resamples=0)
-    row = run_readings(study, readings, store, options, now=NOW)
+def _run(study: Study, readings: Sequence[SiteIngest], store: Store, seed: int, *, baselines: bool) -> Result:
+    options = StudyOptions(seed, PROFILES, baselines, bootstrap_resamples=0)
+    row = run_prepared_study(study, readings, store, options, now=NOW)
     lines = [line for line in row.result["evaluation"]["lines"] if line["of"] == "all"]
     return {
         "auroc": {line["model"]: line["measures"]["auroc"]["value"] for line in lines},
@@ -94,78 +95,88 @@ def _run(study: Study, readings: Sequence[Reading], store: Store, seed: int, *, 
     }
 
 
-def _policies(folder: Path, store: Store) -> list[Measure]:
+def _policies(folder: Path, store: Store) -> list[BenchmarkResult]:
     readings = _read(folder, _study())
     runs: dict[str, list[Result]] = {}
-    for policy in POLICIES:
+    for policy in STRATEGIES:
         note(f"heart: {policy}")
         study = _study(policy)
-        runs[policy] = [_run(study, readings, store, seed, baselines=policy == CHOSEN) for seed in SEEDS]
-    ours = [each["auroc"] for each in runs[CHOSEN]]
-    pooled = [each[POOLED] for each in ours]
+        runs[policy] = [_run(study, readings, store, seed, baselines=policy == STRATEGY) for seed in SEEDS]
+    ours = [metrics["auroc"] for metrics in runs[STRATEGY]]
+    pooled = [metrics[POOLED] for metrics in ours]
     alone = [
         sum(values) / len(values)
-        for each in ours
-        if (values := [value for name, value in each.items() if name.endswith(" alone")])
+        for metrics in ours
+        if (values := [value for name, value in metrics.items() if name.endswith(" alone")])
     ]
-    community = [each[COMMUNITY] for each in ours]
-    made = [
+    community = [metrics[COMMUNITY] for metrics in ours]
+    results = [
         line
-        for policy, each in runs.items()
-        for line in _lines(f"AUROC {policy}", [one["auroc"][COMMUNITY] for one in each])
+        for policy, metrics in runs.items()
+        for line in _lines(f"AUROC {policy}", [one["auroc"][COMMUNITY] for one in metrics])
     ]
-    made += [*_lines("AUROC all data pooled", pooled), *_lines("AUROC mean of sites alone", alone)]
+    results += [*_lines("AUROC all data pooled", pooled), *_lines("AUROC mean of sites alone", alone)]
     for name in sorted(PROFILES):
-        made += _lines(f"AUROC {name} alone", [each[f"{name} alone"] for each in ours])
+        results += _lines(f"AUROC {name} alone", [metrics[f"{name} alone"] for metrics in ours])
     gap = [a - b for a, b in zip(pooled, community, strict=True)]
     gain = [a - b for a, b in zip(community, alone, strict=True)]
-    made.append(at_most(f"pooled minus {CHOSEN}, AUROC", _mean(gap), 0.02, ""))
-    made.append(at_least(f"{CHOSEN} minus mean of sites alone, AUROC", _mean(gain), 0.0, ""))
-    return [*made, *_bytes(runs[CHOSEN])]
+    results.append(at_most(f"pooled minus {STRATEGY}, AUROC", _mean(gap), 0.02, ""))
+    results.append(at_least(f"{STRATEGY} minus mean of sites alone, AUROC", _mean(gain), 0.0, ""))
+    return [*results, *_bytes(runs[STRATEGY])]
 
 
-def _bytes(runs: Sequence[Result]) -> list[Measure]:
-    made = []
+def _bytes(runs: Sequence[Result]) -> list[BenchmarkResult]:
+    results = []
     for name in sorted(PROFILES):
-        sent = [each["traffic"][name] for each in runs]
-        made.append(Measure(f"{name}: bytes sent", _mean([each["bytes_up"] for each in sent]), "bytes"))
-        made.append(Measure(f"{name}: updates sent", _mean([each["updates"] for each in sent]), ""))
-    up = sum(each["bytes_up"] for one in runs for each in one["traffic"].values())
-    raw = sum(each["uncompressed"] for one in runs for each in one["traffic"].values())
-    return [*made, Measure("uncompressed / sent", raw / up, "x")]
+        sent = [metrics["traffic"][name] for metrics in runs]
+        results.append(
+            BenchmarkResult(f"{name}: bytes sent", _mean([metrics["bytes_up"] for metrics in sent]), "bytes")
+        )
+        results.append(
+            BenchmarkResult(f"{name}: updates sent", _mean([metrics["updates"] for metrics in sent]), "")
+        )
+    up = sum(metrics["bytes_up"] for one in runs for metrics in one["traffic"].values())
+    raw = sum(metrics["uncompressed"] for one in runs for metrics in one["traffic"].values())
+    return [*results, BenchmarkResult("uncompressed / sent", raw / up, "x")]
 
 
-def _privacy(folder: Path, store: Store) -> list[Measure]:
-    """AUROC of the federated and the pooled model by how much is hidden."""
+def _privacy(folder: Path, store: Store) -> list[BenchmarkResult]:
+    """Return the AUROC of the federated and the pooled model by level of anonymity."""
     document = _document()
     features, deidentification = document["features"], document["deidentification"]
-    kept = [{"path": f"nodesByType('{kind}')", "method": "keep"} for kind in ("date", "dateTime", "Quantity")]
+    keep_rules = [
+        {"path": f"nodesByType('{kind}')", "method": "keep"} for kind in ("date", "dateTime", "Quantity")
+    ]
     banded = [
-        {**each, **({"band": BANDS[each["name"]]} if each["name"] in BANDS else {})}
-        for each in features["inputs"]
+        {**spec, **({"band": BANDS[spec["name"]]} if spec["name"] in BANDS else {})}
+        for spec in features["inputs"]
     ]
     none: dict[str, Any] = {"privacy": {}}
     variants = {
-        "raw": _study(**none, deidentification={**deidentification, "rules": kept}),
+        "raw": _study(**none, deidentification={**deidentification, "rules": keep_rules}),
         "de-identified": _study(**none),
         "in bands": _study(**none, features={**features, "inputs": banded}),
         "k = 5 enforced": _study(),
     }
-    made = []
+    results = []
     for name, study in variants.items():
         note(f"heart: {name}")
         readings = _read(folder, study)
         runs = [_run(study, readings, store, seed, baselines=True)["auroc"] for seed in SEEDS]
-        made += _lines(f"privacy: {name}, {CHOSEN}", [each[COMMUNITY] for each in runs])
-        made += _lines(f"privacy: {name}, pooled", [each[POOLED] for each in runs])
-    return made
+        results += _lines(f"privacy: {name}, {STRATEGY}", [spec[COMMUNITY] for spec in runs])
+        results += _lines(f"privacy: {name}, pooled", [spec[POOLED] for spec in runs])
+    return results
 
 
-def _lines(name: str, values: Sequence[float]) -> list[Measure]:
-    """The mean over the seeds, and the half width of its 95 % interval."""
-    found = interval(values)
-    made = [Measure(name, found.mean, "")]
-    return made if found.reach is None else [*made, Measure(f"{name}, ±", found.reach, "")]
+def _lines(name: str, values: Sequence[float]) -> list[BenchmarkResult]:
+    """Return the mean over the seeds and the half width of its 95 % interval."""
+    estimate = confidence_interval(values)
+    results = [BenchmarkResult(name, estimate.mean, "")]
+    return (
+        results
+        if estimate.half_width is None
+        else [*results, BenchmarkResult(f"{name}, ±", estimate.half_width, "")]
+    )
 
 
 def _mean(values: Sequence[float]) -> float:

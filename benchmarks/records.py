@@ -1,8 +1,8 @@
-"""De-identification measured against the limit of JSON itself, in one run on one core.
+"""De-identification speed relative to the cost of JSON, in one run on one core.
 
-The limit is what orjson needs to read and write the same document and do nothing with it. Documents are
-drawn here, in the form of a synthetic patient's Bundle, so that the benchmark runs anywhere; where the data
-folder lies beside the checkout, its real documents are measured too.
+The limit is the time that orjson needs to read and write the same document. Documents are generated in the form of a
+synthetic patient's Bundle, so that the benchmark runs anywhere; real documents of the data folder are measured as well
+where it is available.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from typing import Any
 
 import orjson
 
-from abaton.benchmark import Measure, at_least, at_most
-from abaton.records import Deidentifier, Mechanism, Need, Pseudonyms
-from abaton.deid.reference_index import Addresses, asked
-from abaton.deid.settings import Deidentification
-from abaton.records.export import LOT, Job, deidentified, export
-from abaton.fhir.file_reader import Source
+from abaton.benchmark import BenchmarkResult, at_least, at_most
+from abaton.deid import DataRequest, Deidentifier, Mechanism, Pseudonyms
+from abaton.deid.reference_index import ReferenceIndex, reference_names
+from abaton.deid.settings import DeidentificationSettings
+from abaton.fhir.file_reader import RecordFile
+from abaton.records.export import BATCH_RECORDS, ExportJob, deidentify_documents, export_records
 
-# A ground as an audit chain would hold it: nobody's records are measured.
-GROUND = SimpleNamespace(words="benchmark", chain="0" * 64)
+# A legal basis as the audit log records it; the records are synthetic.
+LEGAL_BASIS = SimpleNamespace(text="benchmark", audit_hash="0" * 64)
 KEY = bytes(range(32))
 UCUM = "http://unitsofmeasure.org"
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data" / "fhir"
@@ -46,9 +46,9 @@ PAPER = {  # Table I: seconds on a phone for anonymisation
 
 
 def _interleaved(calls: list[Callable[[], object]], repeats: int) -> list[float]:
-    """The CPU seconds of each call when little disturbs it; they take turns, so that all meet the same machine.
+    """Return the CPU seconds of each call as the tenth percentile; calls alternate.
 
-    A tenth of the calls took less: the very least is not to be trusted, because the clock stands still now and then.
+    The minimum is not reliable because the clock sometimes does not advance.
     """
     gc.collect()
     times: list[list[float]] = [[] for _ in calls]
@@ -61,19 +61,21 @@ def _interleaved(calls: list[Callable[[], object]], repeats: int) -> list[float]
 
 
 def _make(*documents: bytes) -> Deidentifier:
-    """A de-identifier that knows where references lead which documents do not answer, as after a look at all files."""
-    names = {name for raw in documents for name in asked(orjson.loads(raw))}
-    places = {
+    """Return a de-identifier with an index of external references, as after a pass over all files."""
+    names = {name for raw in documents for name in reference_names(orjson.loads(raw))}
+    targets = {
         name: (name.partition("?")[0] or "Practitioner", str(n)) for n, name in enumerate(sorted(names))
     }
-    return Deidentifier(Need("bench"), Pseudonyms("bench", KEY), year=2026, addresses=Addresses(places))
+    return Deidentifier(
+        DataRequest("bench"), Pseudonyms("bench", KEY), year=2026, reference_index=ReferenceIndex(targets)
+    )
 
 
-def _whole(make: Deidentifier, raw: bytes) -> bytes:
-    make.names.forget()  # every identity is computed anew, as for a document never seen
-    (made,) = deidentified([raw], make, ground=GROUND)
-    assert isinstance(made, bytes)
-    return made
+def _deidentify(make: Deidentifier, raw: bytes) -> bytes:
+    make.pseudonyms.clear_cache()  # compute every pseudonym, as for a new document
+    (record,) = deidentify_documents([raw], make, legal_basis=LEGAL_BASIS)
+    assert isinstance(record, bytes)
+    return record
 
 
 def _uuid(n: int) -> str:
@@ -81,7 +83,7 @@ def _uuid(n: int) -> str:
 
 
 def dense(size: int) -> bytes:
-    """A Bundle of one patient's encounters, conditions and observations, about as large as asked."""
+    """Return a Bundle of one patient's encounters, conditions and observations of about the given size."""
     patient = {
         "resourceType": "Patient",
         "id": _uuid(0),
@@ -100,7 +102,7 @@ def dense(size: int) -> bytes:
             "code": "vital-signs",
             "display": "vital-signs",
         }
-        made = {
+        resource = {
             "resourceType": "Observation", "id": _uuid(number), "status": "final", "category": [{"coding": [category]}],
             "code": {"coding": [coding], "text": "Body Height"}, "subject": {"reference": f"urn:uuid:{_uuid(0)}"},
             "encounter": {"reference": f"Encounter/{_uuid(10_000 + number // 8)}"},
@@ -108,8 +110,8 @@ def dense(size: int) -> bytes:
             "valueQuantity": {"value": 168.8 + number / 7, "unit": "cm", "system": UCUM, "code": "cm"},
         }  # fmt: skip
         entry = {
-            "fullUrl": f"urn:uuid:{made['id']}",
-            "resource": made,
+            "fullUrl": f"urn:uuid:{resource['id']}",
+            "resource": resource,
             "request": {"method": "POST", "url": "Observation"},
         }
         total += len(orjson.dumps(entry))
@@ -117,8 +119,8 @@ def dense(size: int) -> bytes:
     return orjson.dumps({"resourceType": "Bundle", "type": "transaction", "entry": entries})
 
 
-def _speed() -> list[Measure]:
-    rows: list[Measure] = []
+def _speed() -> list[BenchmarkResult]:
+    rows: list[BenchmarkResult] = []
     documents = {"drawn": dense(128_000)}
     for path in sorted(DATA.glob("synthea-bundles/[CJN]*.json")) if DATA.is_dir() else ():
         documents[f"Synthea {path.name.partition('_')[0]}"] = orjson.dumps(orjson.loads(path.read_bytes()))
@@ -129,27 +131,27 @@ def _speed() -> list[Measure]:
     for name, raw in documents.items():
         calls: list[Callable[[], object]] = [
             lambda r=raw: orjson.dumps(orjson.loads(r)),
-            lambda r=raw: _whole(make, r),
+            lambda r=raw: _deidentify(make, r),
         ]
-        plain, whole = _interleaved(calls, 120 if len(raw) < 300_000 else 40)
-        ratios.append(100 * plain / whole)
+        json_seconds, deid_seconds = _interleaved(calls, 120 if len(raw) < 300_000 else 40)
+        ratios.append(100 * json_seconds / deid_seconds)
         rows.append(
             at_least(f"whole plan against plain orjson, {name} ({len(raw):,} bytes)", ratios[-1], 20, "%")
         )
-        rows.append(Measure(f"throughput, {name}", len(raw) / whole / 1e6, "MB/s"))
+        rows.append(BenchmarkResult(f"throughput, {name}", len(raw) / deid_seconds / 1e6, "MB/s"))
     raw = dense(130_000)
-    _, whole = _interleaved([lambda: orjson.loads(raw), lambda: _whole(make, raw)], 120)
-    rows.append(at_most(f"a document of {len(raw):,} bytes", 1e3 * whole, 3, "ms"))
+    _, deid_seconds = _interleaved([lambda: orjson.loads(raw), lambda: _deidentify(make, raw)], 120)
+    rows.append(at_most(f"a document of {len(raw):,} bytes", 1e3 * deid_seconds, 3, "ms"))
     return rows
 
 
-def _lines_speed() -> list[Measure]:
-    """Lines of NDJSON in lots, as an export reads them, against orjson line by line; identities are computed anew."""
+def _lines_speed() -> list[BenchmarkResult]:
+    """Measure NDJSON lines in batches against orjson line by line; pseudonyms are not cached."""
     observations = [entry["resource"] for entry in orjson.loads(dense(1_000_000))["entry"][1:]]
-    for number, each in enumerate(observations):
-        each["subject"] = {"reference": f"Patient/{number % 100}"}
-        each["encounter"] = {"reference": f"Encounter/{number // 8}"}
-    kinds = {"small Observations": [orjson.dumps(each) for each in observations]}
+    for number, observation in enumerate(observations):
+        observation["subject"] = {"reference": f"Patient/{number % 100}"}
+        observation["encounter"] = {"reference": f"Encounter/{number // 8}"}
+    kinds = {"small Observations": [orjson.dumps(observation) for observation in observations]}
     real = [
         line
         for path in sorted(DATA.glob("bulk-ndjson/10.*.ndjson"))
@@ -162,24 +164,26 @@ def _lines_speed() -> list[Measure]:
         make = _make(*lines)
 
         def through(make: Deidentifier = make, lines: list[bytes] = lines) -> None:
-            make.forget()
-            for start in range(0, len(lines), LOT):
-                deidentified(lines[start : start + LOT], make, ground=GROUND)
+            make.clear_cache()
+            for start in range(0, len(lines), BATCH_RECORDS):
+                deidentify_documents(lines[start : start + BATCH_RECORDS], make, legal_basis=LEGAL_BASIS)
 
-        def plain(lines: list[bytes] = lines) -> None:
+        def json_only(lines: list[bytes] = lines) -> None:
             for line in lines:
                 orjson.dumps(orjson.loads(line))
 
-        limit, whole = _interleaved([plain, through], 20)
+        limit, deid_seconds = _interleaved([json_only, through], 20)
         size = sum(map(len, lines)) / len(lines)
-        told = f"NDJSON, {name} ({size:,.0f} bytes a line)"
-        rows.append(at_least(f"{told}: whole plan against plain orjson", 100 * limit / whole, 20, "%"))
-        rows.append(Measure(f"{told}: one line", 1e6 * whole / len(lines), "us"))
+        label = f"NDJSON, {name} ({size:,.0f} bytes a line)"
+        rows.append(
+            at_least(f"{label}: whole plan against plain orjson", 100 * limit / deid_seconds, 20, "%")
+        )
+        rows.append(BenchmarkResult(f"{label}: one line", 1e6 * deid_seconds / len(lines), "us"))
     return rows
 
 
-def _table_1() -> list[Measure]:
-    """The paper's five resources in their sizes; ours on this machine, theirs on a phone of 2022."""
+def _table_1() -> list[BenchmarkResult]:
+    """Measure the paper's five resources in their sizes; the paper's times are of a phone of 2022."""
     make, rows = _make(), []
     for name, (size, seconds) in PAPER.items():
         kind = {
@@ -191,9 +195,9 @@ def _table_1() -> list[Measure]:
         }
         type_name = next(value for start, value in kind.items() if name.startswith(start))
         raw = _of_type(type_name, size)
-        (whole,) = _interleaved([lambda r=raw: _whole(make, r)], 30)
-        rows.append(Measure(f"Table I, {name}: anonymisation", 1e3 * whole, "ms"))
-        rows.append(Measure(f"Table I, {name}: the paper's phone took", 1e3 * seconds, "ms"))
+        (deid_seconds,) = _interleaved([lambda r=raw: _deidentify(make, r)], 30)
+        rows.append(BenchmarkResult(f"Table I, {name}: anonymisation", 1e3 * deid_seconds, "ms"))
+        rows.append(BenchmarkResult(f"Table I, {name}: the paper's phone took", 1e3 * seconds, "ms"))
     return rows
 
 
@@ -224,8 +228,8 @@ def _of_type(kind: str, size: int) -> bytes:
     return orjson.dumps(base | extra)
 
 
-def _peers() -> list[Measure]:
-    """What general parts cost on the same documents."""
+def _peers() -> list[BenchmarkResult]:
+    """Measure general libraries on the same documents."""
     raw = dense(128_000)
     document = orjson.loads(raw)
     single = document["entry"][1]["resource"]
@@ -238,56 +242,56 @@ def _peers() -> list[Measure]:
             warnings.simplefilter("ignore")
             rule = compile_path("Observation.subject.display")
             make = _make()
-            whole, validate, path = _interleaved(
+            deid_seconds, validate, path = _interleaved(
                 [
-                    lambda: _whole(make, orjson.dumps(single)),
+                    lambda: _deidentify(make, orjson.dumps(single)),
                     lambda: Observation.model_validate(single),
                     lambda: rule(single),
                 ],
                 200,
             )
-        rows.append(Measure("one Observation through the whole plan", 1e6 * whole, "us"))
-        rows.append(Measure("one Observation validated by fhir.resources", 1e6 * validate, "us"))
-        rows.append(Measure("one compiled rule of fhirpathpy on one Observation", 1e6 * path, "us"))
+        rows.append(BenchmarkResult("one Observation through the whole plan", 1e6 * deid_seconds, "us"))
+        rows.append(BenchmarkResult("one Observation validated by fhir.resources", 1e6 * validate, "us"))
+        rows.append(BenchmarkResult("one compiled rule of fhirpathpy on one Observation", 1e6 * path, "us"))
     except ImportError:
         pass
     return rows
 
 
-def _streaming(megabytes: int) -> list[Measure]:
-    """NDJSON through the export, with one process and with two; memory after a quarter of it and after all."""
-    with tempfile.TemporaryDirectory() as place:
-        folder = Path(place)
+def _streaming(megabytes: int) -> list[BenchmarkResult]:
+    """Measure NDJSON through the export with one and two processes; memory after a quarter and after all."""
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
         quarter = _exported(_lines(folder / "Quarter.ndjson", megabytes / 4), processes=1)
         path = _lines(folder / "Whole.ndjson", megabytes)
         one, two = (_exported(path, processes=n) for n in (1, 2))
         size = path.stat().st_size / 1e6
     named = f"NDJSON of {megabytes:,} MB"
     return [
-        Measure(f"{named}, one process", size / one["wall"], "MB/s"),
-        Measure(f"{named}, one process, by its CPU time", size / one["cpu"], "MB/s"),
-        Measure(f"{named}, two processes", size / two["wall"], "MB/s"),
+        BenchmarkResult(f"{named}, one process", size / one["wall"], "MB/s"),
+        BenchmarkResult(f"{named}, one process, by its CPU time", size / one["cpu"], "MB/s"),
+        BenchmarkResult(f"{named}, two processes", size / two["wall"], "MB/s"),
         _two(one["wall"] / two["wall"], megabytes),
-        Measure(
+        BenchmarkResult(
             "work that two processes add (CPU time, start included)", 100 * (two["cpu"] / one["cpu"] - 1), "%"
         ),
-        Measure(f"{named}: most memory of one process", one["peak"], "MB"),
+        BenchmarkResult(f"{named}: most memory of one process", one["peak"], "MB"),
         at_most("memory added by four times the NDJSON", one["peak"] - quarter["peak"], 60, "MB"),
     ]
 
 
-def _two(gain: float, megabytes: int) -> Measure:
-    """Below 200 MB the start of two processes weighs too much for a target."""
+def _two(gain: float, megabytes: int) -> BenchmarkResult:
+    """Return the target of two processes; below 200 MB their start dominates."""
     name = "two processes against one (wall time, this machine's load included)"
-    return at_least(name, gain, 1.6, "x") if megabytes >= 200 else Measure(name, gain, "x")
+    return at_least(name, gain, 1.6, "x") if megabytes >= 200 else BenchmarkResult(name, gain, "x")
 
 
 def _lines(path: Path, megabytes: float) -> Path:
-    """A file of drawn Observations, each with an id of its own and a subject."""
+    """Write a file of generated Observations, each with its own id and a subject."""
     records = [entry["resource"] for entry in orjson.loads(dense(100_000))["entry"][1:]]
-    for n, each in enumerate(records):
-        each["subject"] = {"reference": f"Patient/{n}"}
-        each["encounter"] = {"reference": f"Encounter/{n // 8}"}
+    for n, observation in enumerate(records):
+        observation["subject"] = {"reference": f"Patient/{n}"}
+        observation["encounter"] = {"reference": f"Encounter/{n // 8}"}
     number = written = 0
     with path.open("wb") as stream:
         while written < megabytes * 1e6:
@@ -298,35 +302,37 @@ def _lines(path: Path, megabytes: float) -> Path:
 
 
 def _exported(path: Path, *, processes: int) -> dict[str, float]:
-    """What an export in a process of its own took: seconds of wall and CPU time, and its most memory in MB."""
+    """Return wall and CPU seconds and peak memory in MB of an export in a child process."""
     code = f"import runpy; runpy.run_path({__file__!r})['stream']({str(path)!r}, {processes})"
     start = time.perf_counter()
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
-    told: dict[str, float] = json.loads(done.stdout)
-    return told | {"wall": time.perf_counter() - start}
+    measured: dict[str, float] = json.loads(done.stdout)
+    return measured | {"wall": time.perf_counter() - start}
 
 
 def stream(path: str, processes: int) -> None:
-    """Export one file and print what it took."""
-    need = Need("bench", (), Deidentification(mechanism=Mechanism.PSEUDONYMISE))
+    """Export one file and print its cost."""
+    need = DataRequest("bench", (), DeidentificationSettings(mechanism=Mechanism.PSEUDONYMISE))
     out = Path(f"{path}.{processes}")
-    export([Source(path, Path(path).name)], out, Job(need, KEY, 2026, GROUND), processes=processes)
+    export_records(
+        [RecordFile(path, Path(path).name)], out, ExportJob(need, KEY, 2026, LEGAL_BASIS), processes=processes
+    )
     shutil.rmtree(out)
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     scale = 1 if sys.platform == "darwin" else 1024
-    cpu = sum(each.ru_utime + each.ru_stime for each in used)
-    print(json.dumps({"cpu": cpu, "peak": max(each.ru_maxrss for each in used) * scale / 1e6}))
+    cpu = sum(usage.ru_utime + usage.ru_stime for usage in used)
+    print(json.dumps({"cpu": cpu, "peak": max(usage.ru_maxrss for usage in used) * scale / 1e6}))
 
 
-def run(megabytes: int = 200) -> list[Measure]:
-    """Speed, the paper's table, peers and streaming."""
+def run(megabytes: int = 200) -> list[BenchmarkResult]:
+    """Measure speed, the paper's table, peers and streaming."""
     return _speed() + _lines_speed() + _table_1() + _peers() + _streaming(megabytes)
 
 
 if __name__ == "__main__":
-    words = argparse.ArgumentParser(description=__doc__)
-    words.add_argument("--megabytes", type=int, default=200, help="the size of the streamed NDJSON")
-    words.add_argument("--only-stream", action="store_true", help="measure the streaming alone")
-    asked = words.parse_args()
-    rows = _streaming(asked.megabytes) if asked.only_stream else run(asked.megabytes)
-    print(json.dumps([measure.row() for measure in rows], indent=1))
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--megabytes", type=int, default=200, help="the size of the streamed NDJSON")
+    parser.add_argument("--only-stream", action="store_true", help="measure the streaming alone")
+    arguments = parser.parse_args()
+    rows = _streaming(arguments.megabytes) if arguments.only_stream else run(arguments.megabytes)
+    print(json.dumps([measure.to_row() for measure in rows], indent=1))

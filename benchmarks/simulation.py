@@ -1,16 +1,16 @@
-"""Rounds a second of one small federation under Abaton, a plain PyTorch loop, pfl-research and Flower's simulation.
+"""Rounds per second of one small federation under Abaton, a PyTorch loop, pfl-research and Flower's simulation.
 
-The table job: 100 learners with 180 examples each, 10 a round, a 64-32-10 network, one epoch of batches of 32, the same
-data, first weights and settings for all (`peers/job.py`); who takes part and how data is shuffled are drawn by each in
-its own way. Abaton's row is its crew: training, encoding to payloads, decoding and averaging. Starting up, compiling
-and the first rounds are not timed for anyone. Everybody's PyTorch gets one thread: two slow such small models down.
-Rows by processor time say what a round costs where the machine is busy; Flower mostly waits, which is not seen by them.
+The table job: 100 learners with 180 examples each, 10 per round, a 64-32-10 network, one epoch of batches of 32,
+the same data, initial weights and settings for all (`peers/job.py`); each framework samples learners and shuffles
+in its own way. Abaton's row is its parallel trainer: training, encoding, decoding and averaging. Start-up,
+compilation and the first rounds are not timed. PyTorch has one thread everywhere: two slow such small models down.
+Processor time shows the cost on a busy machine; Flower mostly waits, which processor time does not show.
 
-The image job: the convolutional network of the SSTC paper, batches of 16, eight learners a round. Abaton's row is again
-the whole crew; the plain loops only train, keep no learner apart and send nothing: one on two threads, one as two
-processes with one thread each that share nothing. Samples a second, all on both cores.
+The image job: the convolutional network of the SSTC paper, batches of 16, eight learners per round. Abaton's row is
+again the parallel trainer; the PyTorch loops only train, without separate learners and messages: one on two
+threads, one as two processes with one thread each. Samples per second, all on both cores.
 
-Peers are not installed with Abaton: name an interpreter that has them by ABATON_PEER_PFL and ABATON_PEER_FLOWER.
+Peers are not installed with Abaton: set ABATON_PEER_PFL and ABATON_PEER_FLOWER to interpreters that have them.
 """
 
 from __future__ import annotations
@@ -26,10 +26,11 @@ from typing import Any
 
 import numpy as np
 
-from abaton.benchmark import Measure, at_least
-from abaton.codecs import parse
+from abaton.benchmark import BenchmarkResult, at_least
+from abaton.codecs import parse_codec
 from abaton.controller import TrainSettings
-from abaton.learners import Crew, Examples, Job, Learner, mlp, sstc_cnn
+from abaton.learners import Learner, ParallelTrainer, TrainingJob
+from abaton.models import Examples, mlp, sstc_cnn
 from abaton.training import round_key
 
 PEERS = Path(__file__).parent / "peers"
@@ -37,68 +38,71 @@ ROUNDS, PLAIN_ROUNDS, FLOWER_ROUNDS, REPEATS = 300, 40, 20, 3
 IMAGE_LEARNERS, IMAGE_EXAMPLES = 8, 160
 
 
-def run() -> list[Measure]:
-    """Both jobs, each side alternating, the best of several."""
+def run() -> list[BenchmarkResult]:
+    """Run both jobs, alternating; best of several."""
     return [*_tables(), *_images()]
 
 
-def _tables() -> list[Measure]:
+def _tables() -> list[BenchmarkResult]:
     rates: dict[str, float] = {}
     thrift: dict[str, float] = {}
     right: dict[str, float] = {}
 
-    def better(name: str, rounds: int, made: dict[str, Any]) -> None:
-        rates[name] = max(rates.get(name, 0.0), rounds / made["seconds"])
-        right[name] = made["accuracy"]
-        if "cpu" in made:
-            thrift[name] = max(thrift.get(name, 0.0), rounds / made["cpu"])
+    def better(name: str, rounds: int, measured: dict[str, Any]) -> None:
+        rates[name] = max(rates.get(name, 0.0), rounds / measured["seconds"])
+        right[name] = measured["accuracy"]
+        if "cpu" in measured:
+            thrift[name] = max(thrift.get(name, 0.0), rounds / measured["cpu"])
 
     for repeat in range(REPEATS):
         better("Abaton", ROUNDS, _crew())
-        better("plain loop", PLAIN_ROUNDS, _peer(sys.executable, "plain.py", "table", str(PLAIN_ROUNDS)))
+        better(
+            "PyTorch loop", PLAIN_ROUNDS, _peer(sys.executable, "pytorch_loop.py", "table", str(PLAIN_ROUNDS))
+        )
         if pfl := os.environ.get("ABATON_PEER_PFL"):
             better("pfl-research", PLAIN_ROUNDS, _peer(pfl, "pfl_research.py", str(PLAIN_ROUNDS)))
         if (flower := os.environ.get("ABATON_PEER_FLOWER")) and repeat < 2:
             better("Flower", FLOWER_ROUNDS, _peer(flower, "flower_simulation.py", str(FLOWER_ROUNDS)))
-    rows = [Measure(f"table job, {name}", rate, "rounds/s") for name, rate in rates.items()]
+    rows = [BenchmarkResult(f"table job, {name}", rate, "rounds/s") for name, rate in rates.items()]
     rows += [
-        Measure(f"table job, {name}, held-out accuracy", share, "share") for name, share in right.items()
+        BenchmarkResult(f"table job, {name}, held-out accuracy", share, "share")
+        for name, share in right.items()
     ]
     for peer, limit in (("plain loop", None), ("pfl-research", 15.0), ("Flower", 100.0)):
         rows.append(_against(peer, limit, rates))
     for peer in list(thrift)[1:]:
         gain = thrift["Abaton"] / thrift[peer]
-        rows.append(Measure(f"table job against {peer}, by processor time", gain, "x"))
+        rows.append(BenchmarkResult(f"table job against {peer}, by processor time", gain, "x"))
     return rows
 
 
-def _against(peer: str, limit: float | None, rates: dict[str, float]) -> Measure:
+def _against(peer: str, limit: float | None, rates: dict[str, float]) -> BenchmarkResult:
     if peer not in rates:
         variable = f"ABATON_PEER_{peer.partition('-')[0].upper()}"
-        return Measure(f"table job against {peer}: absent, set {variable}", float("nan"), "x")
+        return BenchmarkResult(f"table job against {peer}: absent, set {variable}", float("nan"), "x")
     gain = rates["Abaton"] / rates[peer]
     name = f"table job against {peer}"
-    return Measure(name, gain, "x") if limit is None else at_least(name, gain, limit, "x")
+    return BenchmarkResult(name, gain, "x") if limit is None else at_least(name, gain, limit, "x")
 
 
 def _crew() -> dict[str, Any]:
     job = _job()
-    model, codec = mlp(features=job.FEATURES, classes=job.CLASSES, hidden=(job.HIDDEN,)), parse("raw")
+    model, codec = mlp(features=job.FEATURES, classes=job.CLASSES, hidden=(job.HIDDEN,)), parse_codec("raw")
     learners = {
         f"learner{i:03}": Learner(f"learner{i:03}", model, Examples(*data), codec, job.SEED)
         for i, data in enumerate(job.sites()[: job.LEARNERS])
     }
     names, settings = list(learners), TrainSettings(batch_size=job.BATCH, learning_rate=job.RATE)
     first = np.concatenate([a.reshape(-1) for a in job.initial()])
-    with Crew(learners) as crew:
+    with ParallelTrainer(learners) as crew:
 
         def federate(rounds: int) -> np.ndarray:
             vector = first
-            for version, chosen in enumerate(job.chosen(rounds)):
-                jobs = [Job(names[i], f"{version}/{i}", version, vector, settings) for i in chosen]
+            for version, sampled in enumerate(job.sample_rounds(rounds)):
+                jobs = [TrainingJob(names[i], f"{version}/{i}", version, vector, settings) for i in sampled]
                 total = codec.accumulator(model.layout, round_key(job.SEED, version))
-                for each, update in zip(jobs, crew.train(jobs), strict=True):
-                    total.add(update.payload, 1.0, each.learner)
+                for training_job, update in zip(jobs, crew.train(jobs), strict=True):
+                    total.add(update.payload, 1.0, training_job.learner)
                 vector = vector + total.mean()
             return vector
 
@@ -110,9 +114,9 @@ def _crew() -> dict[str, Any]:
     return {"seconds": seconds, "cpu": cpu, "accuracy": right}
 
 
-def _images() -> list[Measure]:
+def _images() -> list[BenchmarkResult]:
     rng = np.random.default_rng(0)
-    model, codec = sstc_cnn(), parse("raw")
+    model, codec = sstc_cnn(), parse_codec("raw")
     data = Examples(
         rng.normal(size=(IMAGE_EXAMPLES, 1, 28, 28)).astype(np.float32), rng.integers(0, 62, IMAGE_EXAMPLES)
     )
@@ -120,8 +124,8 @@ def _images() -> list[Measure]:
     settings = TrainSettings(batch_size=16, learning_rate=0.1)
     start = model.initial(0)
     ours, threads, processes = 0.0, 0.0, 0.0
-    with Crew(learners) as crew:
-        jobs = [Job(name, "warm", 0, start, settings) for name in learners]
+    with ParallelTrainer(learners) as crew:
+        jobs = [TrainingJob(name, "warm", 0, start, settings) for name in learners]
         crew.train(jobs)
         for _ in range(REPEATS):
             before = time.perf_counter()
@@ -131,9 +135,9 @@ def _images() -> list[Measure]:
             threads = max(threads, _plain_images(processes=1, threads=2))
             processes = max(processes, _plain_images(processes=2, threads=1))
     return [
-        Measure("image job, Abaton", ours, "samples/s"),
-        Measure("image job, plain loop on two threads", threads, "samples/s"),
-        Measure("image job, plain loop in two processes", processes, "samples/s"),
+        BenchmarkResult("image job, Abaton", ours, "samples/s"),
+        BenchmarkResult("image job, plain loop on two threads", threads, "samples/s"),
+        BenchmarkResult("image job, plain loop in two processes", processes, "samples/s"),
         at_least("image job against the plain loop on two threads", ours / threads, 0.9, "x"),
         at_least("image job against the plain loop in two processes", ours / processes, 0.9, "x"),
     ]
@@ -141,9 +145,9 @@ def _images() -> list[Measure]:
 
 def _plain_images(*, processes: int, threads: int) -> float:
     learners = IMAGE_LEARNERS // processes
-    words = [sys.executable, str(PEERS / "plain.py"), "images", learners, IMAGE_EXAMPLES, threads]
+    arguments = [sys.executable, str(PEERS / "pytorch_loop.py"), "images", learners, IMAGE_EXAMPLES, threads]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    running = [subprocess.Popen([str(word) for word in words], **pipes) for _ in range(processes)]  # type: ignore[call-overload]
+    running = [subprocess.Popen([str(word) for word in arguments], **pipes) for _ in range(processes)]  # type: ignore[call-overload]
     for one in running:
         one.stdout.readline()  # until all have made their data and wait
     for one in running:
@@ -153,8 +157,8 @@ def _plain_images(*, processes: int, threads: int) -> float:
     return float(IMAGE_LEARNERS * IMAGE_EXAMPLES / seconds)
 
 
-def _peer(python: str, script: str, *words: str) -> dict[str, Any]:
-    """Run a peer's script with its own interpreter and read the last line it prints."""
+def _peer(python: str, script: str, *arguments: str) -> dict[str, Any]:
+    """Run a peer's script with its interpreter and parse the last line of its output."""
     with tempfile.TemporaryDirectory() as home:
         environment = {
             "PATH": f"{Path(python).parent}{os.pathsep}{os.environ['PATH']}",
@@ -163,15 +167,15 @@ def _peer(python: str, script: str, *words: str) -> dict[str, Any]:
             "OMP_NUM_THREADS": "1",
         }
         done = subprocess.run(
-            [python, str(PEERS / script), *words],
+            [python, str(PEERS / script), *arguments],
             env=environment,
             cwd=home,
             capture_output=True,
             text=True,
             check=True,
         )
-    made: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
-    return made
+    measured: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    return measured
 
 
 def _job() -> Any:

@@ -1,9 +1,8 @@
-"""The same people from NDJSON and from OMOP to a feature table: time, and memory as people grow tenfold.
+"""The same patients from NDJSON and from OMOP to a feature table: time, and memory for ten times as many patients.
 
-ABATON_ROWS says how many measurements there are: 1,000,000 by default, half an hour. Every reading runs in a process
-of its own, so that the memory it needed at most is its own. A tenth of the measurements are those of a tenth of the
-people, with as many records each. Time is compared as the processor counts it where the database works within the
-process, so that a busy machine does not change it; a server works beside it, and is compared with all waiting included.
+ABATON_ROWS is the number of measurements: 1,000,000 by default, half an hour. Every measurement runs in its own
+process, for its peak memory. A tenth of the measurements belongs to a tenth of the patients. Embedded databases are
+compared by processor time, servers by wall-clock time.
 """
 
 from __future__ import annotations
@@ -23,13 +22,13 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import _postgres
 
-from abaton.benchmark import Measure, at_most
+from abaton.benchmark import BenchmarkResult, at_most
 from abaton.cli.output import note
 from abaton.lab.synthetic_hospitals import load_omop, study_text, write_omop
 
 ROWS = int(os.environ.get("ABATON_ROWS", "1000000"))
-PEOPLE = max(200, ROWS // 500)
-EACH = ROWS // PEOPLE
+PATIENTS = max(200, ROWS // 500)
+MEASUREMENTS_PER_PATIENT = ROWS // PATIENTS
 """Measurements of one person."""
 _SITE = """[site]
 id = "bench"
@@ -37,17 +36,17 @@ name = "Bench"
 [records]
 {records}
 [consent]
-ground = "Nobody here is real"
+legal_basis = "Synthetic records"
 [keys]
 study = "study.key"
 """
 _KINDS = {
-    "NDJSON": 'kind = "ndjson"\npaths = ["ndjson"]',
-    "OMOP in SQLite": 'kind = "omop"\ndatabase = "sqlite:///omop.db"',
-    "OMOP in PostgreSQL": 'kind = "omop"\ndatabase = "{postgres}"\ncdm = "{folder}"',
-    "OMOP in DuckDB": 'kind = "omop"\ndatabase = "duckdb:///omop.duckdb"',
-    "OMOP as CSV": 'kind = "omop"\npaths = ["omop"]',
-    "OMOP as Parquet": 'kind = "omop"\npaths = ["parquet"]',
+    "NDJSON": 'source = "ndjson"\npaths = ["ndjson"]',
+    "OMOP in SQLite": 'source = "omop"\ndatabase = "sqlite:///omop.db"',
+    "OMOP in PostgreSQL": 'source = "omop"\ndatabase = "{postgres}"\ncdm_schema = "{folder}"',
+    "OMOP in DuckDB": 'source = "omop"\ndatabase = "duckdb:///omop.duckdb"',
+    "OMOP as CSV": 'source = "omop"\npaths = ["omop"]',
+    "OMOP as Parquet": 'source = "omop"\npaths = ["parquet"]',
 }
 _BY_DUCKDB = ("OMOP in DuckDB", "OMOP as CSV", "OMOP as Parquet")
 # The most that getrusage tells begins with what the parent had; what /proc tells begins with the program.
@@ -72,70 +71,80 @@ print(json.dumps([worked, peak, seconds, digest]))
 """
 
 
-def run() -> list[Measure]:
-    """Time and memory of every source, as ratios to NDJSON in the same run."""
-    with tempfile.TemporaryDirectory() as place, _postgres.server() as postgres:
-        places = Path(place) / "tenth", Path(place) / "whole"
-        for folder, people in zip(places, (PEOPLE // 10, PEOPLE), strict=True):
-            note(f"sources: {people} people are written")
-            _write(folder, people, postgres)
-        found = {name: _measured_of(places, name, postgres) for name in _kinds(postgres)}
-    theirs = found["NDJSON"]["table"][1]
-    made = [
-        Measure("sources: measurements", float(PEOPLE * EACH), ""),
-        Measure("sources: people", float(PEOPLE), ""),
+def run() -> list[BenchmarkResult]:
+    """Measure time and memory of every source relative to NDJSON in the same run."""
+    with tempfile.TemporaryDirectory() as temporary, _postgres.server() as postgres:
+        folders = Path(temporary) / "tenth", Path(temporary) / "whole"
+        for folder, patients in zip(folders, (PATIENTS // 10, PATIENTS), strict=True):
+            note(f"sources: {patients} people are written")
+            _write(folder, patients, postgres)
+        measured = {name: _measured_of(folders, name, postgres) for name in _kinds(postgres)}
+    theirs = measured["NDJSON"]["table"][1]
+    results = [
+        BenchmarkResult("sources: measurements", float(PATIENTS * MEASUREMENTS_PER_PATIENT), ""),
+        BenchmarkResult("sources: people", float(PATIENTS), ""),
     ]
-    for name, readings in found.items():
-        few, many = readings["table"]
-        made.append(Measure(f"{name} to a feature table, processor", many[0], "s"))
-        made.append(Measure(f"{name} to a feature table, waiting included", many[2], "s"))
+    for name, readings in measured.items():
+        tenth_memory, many = readings["table"]
+        results.append(BenchmarkResult(f"{name} to a feature table, processor", many[0], "s"))
+        results.append(BenchmarkResult(f"{name} to a feature table, waiting included", many[2], "s"))
         if name != "NDJSON":
             how, at = (", waiting included", 2) if "PostgreSQL" in name else ("", 0)
-            made.append(at_most(f"{name}: time over NDJSON{how}", many[at] / theirs[at], 1.3, "x"))
+            results.append(at_most(f"{name}: time over NDJSON{how}", many[at] / theirs[at], 1.3, "x"))
             same = many[3] == theirs[3]
-            made.append(Measure(f"{name}: table equal to NDJSON's", float(same), "1 = yes", "1", same))
-        made.append(Measure(f"{name}: memory at most", many[1], "MiB"))
-        made.append(Measure(f"{name}: more memory than for a tenth of the people", many[1] - few[1], "MiB"))
+            results.append(
+                BenchmarkResult(f"{name}: table equal to NDJSON's", float(same), "1 = yes", "1", same)
+            )
+        results.append(BenchmarkResult(f"{name}: memory at most", many[1], "MiB"))
+        results.append(
+            BenchmarkResult(
+                f"{name}: more memory than for a tenth of the people", many[1] - tenth_memory[1], "MiB"
+            )
+        )
         if name == "NDJSON":
             continue
-        alone, whole = readings["reader"]
-        made.append(Measure(f"{name}: memory of the reader alone", whole[1], "MiB"))
+        alone, reader_seconds = readings["reader"]
+        results.append(BenchmarkResult(f"{name}: memory of the reader alone", reader_seconds[1], "MiB"))
         reader = f"{name}: memory of the reader alone"
         if (
             name in _BY_DUCKDB
         ):  # no index by person: it sorts, within its own limit of 256 MB and beyond that on disk
             more = f"{reader}, more than for a tenth of the people"
-            made.append(at_most(more, whole[1] - alone[1], 256, "MiB"))
+            results.append(at_most(more, reader_seconds[1] - alone[1], 256, "MiB"))
             continue
-        # The table has a row for everybody, some kilobytes with what is kept beside it; the reader has nothing.
-        made.append(at_most(f"{name}: memory over a tenth of the people", many[1] / few[1], 1.1, "x"))
+        # The table has a row per patient, some kilobytes with what is kept beside it; the reader has nothing.
+        results.append(
+            at_most(f"{name}: memory over a tenth of the people", many[1] / tenth_memory[1], 1.1, "x")
+        )
         # A tenth has to fill the thousands of rows that are held at a time, or it needs less.
         limit = 1.05 if ROWS >= 200_000 else 1.1
-        made.append(at_most(f"{reader} over a tenth of the people", whole[1] / alone[1], limit, "x"))
-    return made
+        results.append(
+            at_most(f"{reader} over a tenth of the people", reader_seconds[1] / alone[1], limit, "x")
+        )
+    return results
 
 
 def _kinds(postgres: str) -> Iterator[str]:
-    """The sources for which everything is here."""
+    """Return the sources that are available."""
     duckdb = importlib.util.find_spec("duckdb_engine") is not None
     if not duckdb:
-        note("sources: DuckDB is left out: it needs abaton[omop]")
+        note("sources: DuckDB is skipped: it needs abaton[omop]")
     if not postgres:
-        note("sources: PostgreSQL is left out: it needs a server's programs and abaton[postgres]")
+        note("sources: PostgreSQL is skipped: it needs a server's programs and abaton[postgres]")
     for name in _KINDS:
         if (duckdb or name not in _BY_DUCKDB) and (postgres or "PostgreSQL" not in name):
             yield name
 
 
-def _measured_of(places: tuple[Path, Path], name: str, postgres: str) -> dict[str, list[list[Any]]]:
-    made = {}
+def _measured_of(folders: tuple[Path, Path], name: str, postgres: str) -> dict[str, list[list[Any]]]:
+    measured = {}
     for what in ("table",) if name == "NDJSON" else ("table", "reader"):
-        made[what] = [_read(folder, name, what, postgres) for folder in places]
-        (_, few, *_), (worked, many, seconds, _) = made[what]
+        measured[what] = [_read(folder, name, what, postgres) for folder in folders]
+        (_, tenth_memory, *_), (worked, many, seconds, _) = measured[what]
         note(
-            f"sources: {name}, {what}: {worked:.1f} s of the processor, {seconds:.1f} s, {few:.1f} to {many:.1f} MiB"
+            f"sources: {name}, {what}: {worked:.1f} s CPU, {seconds:.1f} s, {tenth_memory:.1f} to {many:.1f} MiB"
         )
-    return made
+    return measured
 
 
 def _read(folder: Path, name: str, what: str, postgres: str) -> list[Any]:
@@ -144,24 +153,24 @@ def _read(folder: Path, name: str, what: str, postgres: str) -> list[Any]:
     (folder / site).write_text(
         _SITE.format(records=records + ('\ntimezone = "+02:00"' if "OMOP" in name else ""))
     )
-    words = [sys.executable, "-c", _READ, str(folder), site, what]
-    done = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=True)
-    made: list[Any] = json.loads(done.stdout.splitlines()[-1])
-    return made
+    arguments = [sys.executable, "-c", _READ, str(folder), site, what]
+    done = subprocess.run(arguments, stdout=subprocess.PIPE, text=True, check=True)
+    measured: list[Any] = json.loads(done.stdout.splitlines()[-1])
+    return measured
 
 
-def _write(folder: Path, people: int, postgres: str) -> None:
-    """People with so many pressures each, all of which the study wants: as NDJSON, as files and in databases."""
+def _write(folder: Path, patients: int, postgres: str) -> None:
+    """Write patients with blood-pressure measurements as NDJSON, as files and to databases."""
     (folder / "ndjson").mkdir(parents=True)
     streams = {
         kind: (folder / "ndjson" / f"{kind}.ndjson").open("w")
         for kind in ("Patient", "Encounter", "Condition", "Observation")
     }
-    for resource in _people(people):
+    for resource in _patients(patients):
         streams[resource["resourceType"]].write(json.dumps(resource).replace("p-", "") + "\n")
     for stream in streams.values():
         stream.close()
-    write_omop(folder / "omop", _people(people))
+    write_omop(folder / "omop", _patients(patients))
     load_omop(folder / "omop", f"sqlite:///{folder / 'omop.db'}")
     with sqlite3.connect(folder / "omop.db") as base:
         base.execute("ANALYZE")
@@ -176,7 +185,7 @@ def _write(folder: Path, people: int, postgres: str) -> None:
 
 
 def _write_by_duckdb(folder: Path) -> None:
-    """The tables of the SQLite file as Parquet and in a file of DuckDB."""
+    """Write the tables of the SQLite file as Parquet and to a DuckDB file."""
     import duckdb
 
     (folder / "parquet").mkdir()
@@ -197,10 +206,10 @@ def _load_postgres(folder: Path, postgres: str) -> None:
     engine.dispose()
 
 
-def _people(people: int) -> Iterator[dict[str, Any]]:
+def _patients(patients: int) -> Iterator[dict[str, Any]]:
     snomed = "http://snomed.info/sct"
     number = 0
-    for i in range(1, people + 1):
+    for i in range(1, patients + 1):
         about = {"reference": f"Patient/p-{i}"}
         sex = "female" if i % 2 else "male"
         yield {
@@ -230,7 +239,7 @@ def _people(people: int) -> Iterator[dict[str, Any]]:
         ):
             number += 1
             yield _measured(number, about, code, "2023-05-01T09:00:00+02:00", value, unit)
-        for k in range(EACH):
+        for k in range(MEASUREMENTS_PER_PATIENT):
             number += 1
             day = f"{2022 + k % 2}-{1 + k % 5:02d}-{1 + k % 27:02d}T{8 + k % 9:02d}:{k % 60:02d}:00+02:00"
             yield _measured(number, about, "8480-6", day, 110 + (7 * i + k) % 70, "mm[Hg]")

@@ -1,4 +1,4 @@
-"""The common job under Flower's simulation engine. Call: flower_simulation.py ROUNDS. It prints one line of JSON."""
+"""The common job under Flower's simulation engine. Usage: flower_simulation.py ROUNDS. Prints one line of JSON."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from importlib.metadata import version
 os.environ.update(FLWR_TELEMETRY_ENABLED="0", FLWR_DISABLE_UPDATE_CHECK="1", RAY_USAGE_STATS_ENABLED="0")
 
 import job
-import plain
+import pytorch_loop
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
@@ -26,10 +26,10 @@ last: list[ArrayRecord] = []
 @client.train()
 def train(message: Message, context: Context) -> Message:
     """Train one learner."""
-    net = plain.network()
+    net = pytorch_loop.network()
     net.load_state_dict(message.content["arrays"].to_torch_state_dict())
-    x, y = plain.everyone()[int(context.node_config["partition-id"])]
-    plain.fit(net, x, y, job.BATCH, job.RATE)
+    x, y = pytorch_loop.everyone()[int(context.node_config["partition-id"])]
+    pytorch_loop.fit(net, x, y, job.BATCH, job.RATE)
     content = {
         "arrays": ArrayRecord(net.state_dict()),
         "metrics": MetricRecord({"num-examples": len(y)}),
@@ -47,7 +47,7 @@ def main(grid: Grid, context: Context) -> None:
         return None
 
     strategy = FedAvg(fraction_train=job.PARTICIPANTS / job.LEARNERS, fraction_evaluate=0.0)
-    first = ArrayRecord(plain.network().state_dict())
+    first = ArrayRecord(pytorch_loop.network().state_dict())
     strategy.start(grid, first, num_rounds=int(sys.argv[1]) + 2, evaluate_fn=note)
 
 

@@ -1,4 +1,4 @@
-"""The common job of all peers: data, first model and settings, from NumPy alone so that every peer can make them."""
+"""The common job of all peers: data, initial model and settings, from NumPy only so that every peer can create them."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ BATCH, RATE, SEED = 32, 0.05, 0
 
 
 def sites() -> list[tuple[np.ndarray, np.ndarray]]:
-    """Inputs and labels of each learner: ten clouds of points, as large as the digits data."""
+    """Return inputs and labels of each learner: ten clusters of points, as large as the digits data."""
     rng = np.random.default_rng(SEED)
     centres = 0.5 * rng.normal(size=(CLASSES, FEATURES))
-    made = []
+    tables = []
     for _ in range(LEARNERS + 10):  # the last ten are held out
         y = rng.integers(0, CLASSES, EXAMPLES)
-        made.append(((centres[y] + rng.normal(size=(EXAMPLES, FEATURES))).astype(np.float32), y))
-    return made
+        tables.append(((centres[y] + rng.normal(size=(EXAMPLES, FEATURES))).astype(np.float32), y))
+    return tables
 
 
 def initial() -> list[np.ndarray]:
-    """Weights and biases of the first model, layer by layer."""
+    """Return weights and biases of the initial model, layer by layer."""
     rng = np.random.default_rng(SEED + 1)
     arrays = []
     for inputs, outputs in ((FEATURES, HIDDEN), (HIDDEN, CLASSES)):
@@ -30,14 +30,14 @@ def initial() -> list[np.ndarray]:
     return arrays
 
 
-def chosen(rounds: int) -> list[list[int]]:
-    """Who takes part in each round, for those who can be told."""
+def sample_rounds(rounds: int) -> list[list[int]]:
+    """Return the learners of each round, for frameworks that accept them."""
     rng = np.random.default_rng(SEED + 2)
     return [rng.choice(LEARNERS, PARTICIPANTS, replace=False).tolist() for _ in range(rounds)]
 
 
 def accuracy(arrays: list[np.ndarray]) -> float:
-    """How many of the held-out examples a model gets right."""
+    """Return the accuracy on the held-out examples."""
     held_out = sites()[LEARNERS:]
     x, y = (np.concatenate([site[part] for site in held_out]) for part in (0, 1))
     w1, b1, w2, b2 = arrays

@@ -1,4 +1,4 @@
-"""The common job under pfl-research's simulated backend. Call: pfl_research.py ROUNDS. It prints one line of JSON."""
+"""The common job under pfl-research's simulated backend. Usage: pfl_research.py ROUNDS. Prints one line of JSON."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ from torch import nn
 
 
 class Network(nn.Sequential):
-    """The small network with the two methods that the library asks for."""
+    """The small network with the two methods that the library requires."""
 
     def loss(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         """Mean cross-entropy of a batch."""
         return nn.functional.cross_entropy(self(x), y)
 
     def metrics(self, x: torch.Tensor, y: torch.Tensor) -> dict:
-        """Nothing is measured on the way."""
+        """Return no metrics."""
         return {}
 
 
 class Clock(TrainingProcessCallback):
-    """Notes the time after each round."""
+    """Callback that records the time after each round."""
 
     def __init__(self) -> None:
         self.marks: list[tuple[float, float]] = []
@@ -44,7 +44,7 @@ class Clock(TrainingProcessCallback):
     def after_central_iteration(
         self, aggregate_metrics: Metrics, model: object, *, central_iteration: int
     ) -> tuple[bool, Metrics]:
-        """Note the time; never stop."""
+        """Record the time and continue."""
         self.marks.append((time.perf_counter(), time.process_time()))
         return False, Metrics()
 

@@ -1,7 +1,7 @@
-"""The first federation on a machine that never compiled anything: processor time, and what is compiled twice.
+"""The first federation on a machine without compiled kernels: processor time, and kernels compiled twice.
 
-Each measurement is a process of its own with an empty folder for compiled kernels. Processor time is that of user and
-system, of the process and its workers, beyond importing torch; it depends less than wall-clock time on what else runs.
+Each measurement is a process with an empty folder for compiled kernels. Processor time is user and system time of the
+process and its workers, without importing torch.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from abaton.benchmark import Measure, at_most
+from abaton.benchmark import BenchmarkResult, at_most
 
 LIMIT = 5.0  # seconds
 
@@ -31,13 +31,13 @@ import torch
 imported = used()
 from numba.core import event
 
-told = os.open(sys.argv[1] + "/compiled", os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_TRUNC)
+log = os.open(sys.argv[1] + "/compiled", os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_TRUNC)
 
 class Tell(event.Listener):
     def on_start(self, event):
         function = event.data["dispatcher"].py_func
         if function.__module__.startswith("abaton"):
-            os.write(told, f"{function.__module__}.{function.__qualname__} {event.data['args']}\\n".encode())
+            os.write(log, f"{function.__module__}.{function.__qualname__} {event.data['args']}\\n".encode())
 
     def on_end(self, event):
         pass
@@ -52,26 +52,26 @@ for name, size in (("athens", 520), ("kos", 140), ("pergamon", 300), ("trikala",
     x = chance.normal(size=(size, 8)).astype(np.float32)
     sites[name] = abaton.Examples(x, (x[:, 0] + x[:, 1] > 0).astype(np.int64))
 model = abaton.mlp(features=8, classes=2, hidden=(16,))
-federation = abaton.Federation(model, sites, abaton.Rules(rounds=10), test=sites["kos"])
+federation = abaton.Federation(model, sites, abaton.Strategy(rounds=10), test=sites["kos"])
 run = federation.run("first", engine=sys.argv[2], store=Path(sys.argv[1], sys.argv[3]))
 assert run.status == "finished"
 print(json.dumps({"imported": imported, "beyond": used() - imported}))
 """
 
 
-def run() -> list[Measure]:
-    """What a newcomer waits for."""
+def run() -> list[BenchmarkResult]:
+    """Measure the first federation."""
     with tempfile.TemporaryDirectory() as empty, tempfile.TemporaryDirectory() as other:
         cold, _ = _first(Path(empty), "virtual", "cold")
         warm, again = _first(Path(empty), "virtual", "warm")
         workers, shared = _first(Path(other), "local", "workers")
     return [
-        Measure("importing torch", cold["imported"], "s"),
+        BenchmarkResult("importing torch", cold["imported"], "s"),
         at_most(
             "first federation, nothing compiled before, beyond importing torch", cold["beyond"], LIMIT, "s"
         ),
-        Measure("the same, compiled before", warm["beyond"], "s"),
-        Measure("the same in processes, nothing compiled before", workers["beyond"], "s"),
+        BenchmarkResult("the same, compiled before", warm["beyond"], "s"),
+        BenchmarkResult("the same in processes, nothing compiled before", workers["beyond"], "s"),
         at_most("kernels compiled again when compiled before", again.total(), 0, "kernels"),
         at_most("kernels compiled twice by workers forked together", _extra(shared), 0, "kernels"),
     ]
@@ -82,8 +82,8 @@ def _extra(counts: Counter[str]) -> int:
 
 
 def _first(folder: Path, engine: str, store: str) -> tuple[dict[str, Any], Counter[str]]:
-    """Run it in a process; its times, and how often each kernel was compiled."""
+    """Run the first federation in a process; return its times and how often each kernel was compiled."""
     environment = {**os.environ, "NUMBA_CACHE_DIR": str(folder / "kernels"), "NUMBA_NUM_THREADS": "1"}
     program = [sys.executable, "-c", _PROGRAM, str(folder), engine, store]
-    said = subprocess.run(program, env=environment, check=True, capture_output=True, text=True).stdout
-    return json.loads(said), Counter((folder / "compiled").read_text().splitlines())
+    completed = subprocess.run(program, env=environment, check=True, capture_output=True, text=True).stdout
+    return json.loads(completed), Counter((folder / "compiled").read_text().splitlines())

@@ -1,4 +1,4 @@
-"""One federation of the SSTC paper's network under the virtual clock: what crossed each way, and how good it became."""
+"""One federation of the SSTC paper's network under the virtual clock: bytes each way, and accuracy."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from abaton.controller import Arrived, Rules, TrainSettings, from_row
+from abaton.controller import Strategy, TrainSettings, UpdateReceived, event_from_row
 from abaton.federation import Federation
 from abaton.models.zoo import sstc_cnn
 from abaton.store import Journal, Store
@@ -20,7 +20,7 @@ LEARNERS, EPOCHS = 4, 3
 
 @dataclass(frozen=True)
 class Course:
-    """What a federation gave: accuracy of each version, and the bytes of all updates and models of each round."""
+    """Result of a federation: accuracy of each version, and bytes of all updates and models of each round."""
 
     accuracy: list[float]
     up: list[int]
@@ -28,17 +28,21 @@ class Course:
 
 
 def course(up: str, down: str | None, *, seed: int, rounds: int) -> Course:
-    """A federation of the paper's network under the virtual clock."""
+    """Run a federation of the paper's network under the virtual clock."""
     data, net = _cnn.pictures(learners=LEARNERS, scans=150, seed=seed), sstc_cnn(classes=_cnn.CLASSES)
     training = TrainSettings(epochs=EPOCHS, batch_size=16, learning_rate=0.1)
     sites = {f"learner {i}": part for i, part in enumerate(data.learners)}
-    federation = Federation(net, sites, Rules(rounds=rounds, training=training, seed=seed), up, downlink=down)
+    federation = Federation(
+        net, sites, Strategy(rounds=rounds, training=training, seed=seed), up, downlink=down
+    )
     with TemporaryDirectory() as folder, Store(Path(folder)) as store:
         run = federation.run("run", store=store)
-        events = [from_row(*row) for row in Journal(store, "run").rows()]
-        arrived = [event for event in events if isinstance(event, Arrived)]
-        found = [_cnn.accuracy(run.vector(each.version), data.test) for each in run.versions]
+        events = [event_from_row(*row) for row in Journal(store, "run").rows()]
+        arrived = [event for event in events if isinstance(event, UpdateReceived)]
+        accuracies = [_cnn.accuracy(run.vector(version.version), data.test) for version in run.versions]
     rows = [arrived[i : i + LEARNERS] for i in range(0, len(arrived), LEARNERS)]
     return Course(
-        found, [sum(e.size for e in each) for each in rows], [sum(e.down for e in each) for each in rows]
+        accuracies,
+        [sum(e.payload_bytes for e in version) for version in rows],
+        [sum(e.downlink_bytes for e in version) for version in rows],
     )

@@ -1,6 +1,6 @@
-"""A plain PyTorch loop: what one writes by hand, and nothing but training and averaging.
+"""A PyTorch loop without a framework: training and averaging only.
 
-Call: plain.py table ROUNDS | plain.py images LEARNERS EXAMPLES THREADS. It prints one line of JSON.
+Usage: pytorch_loop.py table ROUNDS | pytorch_loop.py images LEARNERS EXAMPLES THREADS. Prints one line of JSON.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import nn
 
 
 def network() -> nn.Sequential:
-    """The small network with the job's first weights."""
+    """Return the small network with the job's initial weights."""
     net = nn.Sequential(nn.Linear(job.FEATURES, job.HIDDEN), nn.ReLU(), nn.Linear(job.HIDDEN, job.CLASSES))
     put(net, job.initial())
     return net
@@ -29,7 +29,7 @@ def put(net: nn.Module, arrays: list) -> None:
 
 
 def fit(net: nn.Module, x: torch.Tensor, y: torch.Tensor, batch: int, rate: float) -> None:
-    """One epoch of shuffled batches."""
+    """Train one epoch of shuffled batches."""
     optimiser = torch.optim.SGD(net.parameters(), lr=rate)
     for rows in torch.randperm(len(y)).split(batch):
         optimiser.zero_grad()
@@ -39,19 +39,19 @@ def fit(net: nn.Module, x: torch.Tensor, y: torch.Tensor, batch: int, rate: floa
 
 @functools.cache
 def everyone() -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """All learners' data, made once in each process."""
+    """Return all learners' data, created once per process."""
     return [(torch.from_numpy(x), torch.from_numpy(y)) for x, y in job.sites()[: job.LEARNERS]]
 
 
 def table(rounds: int) -> dict:
-    """Federated averaging of the small network."""
+    """Run federated averaging of the small network."""
     torch.manual_seed(0)
     data = everyone()
     net = network()
     community = {name: value.clone() for name, value in net.state_dict().items()}
     fit(net, *data[0], job.BATCH, job.RATE)  # what PyTorch loads at its first step is not timed
     start, busy = time.perf_counter(), time.process_time()
-    for names in job.chosen(rounds):
+    for names in job.sample_rounds(rounds):
         trained = []
         for name in names:
             net.load_state_dict(community)
@@ -64,7 +64,7 @@ def table(rounds: int) -> dict:
 
 
 def images(learners: int, examples: int, threads: int) -> dict:
-    """Train the convolutional network of the SSTC paper for one learner after the other; send nothing anywhere."""
+    """Train the convolutional network of the SSTC paper for one learner after the other; send nothing."""
     torch.set_num_threads(threads)
     torch.manual_seed(0)
     net = nn.Sequential(
