@@ -1,4 +1,4 @@
-"""Show the examples of docstrings as code: Markdown would read `>>>` as quotations."""
+"""Griffe extension that fences docstring examples; Markdown renders `>>>` as nested quotations."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ import griffe
 
 
 class Examples(griffe.Extension):
-    """Puts a fence around every run of lines that begins with `>>>` and ends at an empty line."""
+    """Extension that fences every block of lines from `>>>` to the next empty line."""
 
     def on_object(self, *, obj: griffe.Object, **_: Any) -> None:
-        """Rewrite one docstring."""
+        """Fence the examples of one docstring."""
         if obj.docstring is not None:
-            obj.docstring.value = fenced(obj.docstring.value)
+            obj.docstring.value = fence_examples(obj.docstring.value)
 
 
-def fenced(text: str) -> str:
-    """The text with its examples fenced."""
+def fence_examples(text: str) -> str:
+    """Return the text with fenced examples."""
     lines: list[str] = []
     inside = False
     for line in text.splitlines():

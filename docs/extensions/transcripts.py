@@ -1,21 +1,22 @@
-"""Run every command and write the pages of docs/commands: help and transcripts are what the commands printed.
+"""Run every command and write docs/commands: a compact help and transcripts of what the commands printed.
 
-Usage: python docs/extensions/transcripts.py          runs everything: some minutes
-       python docs/extensions/transcripts.py help     writes the help anew, and keeps the transcripts
+Usage: python docs/extensions/transcripts.py          run everything (some minutes)
+       python docs/extensions/transcripts.py help     rewrite the help and keep the transcripts
 
-The tutorial's blocks of kind `console` are run and filled in, too. The commands of the pages are in
-scenario/scenario.txt and run one after the other in an empty folder:
+The console blocks of the tutorial are run and filled in as well. A comment `<!-- lines: REGEX -->` on the line before a
+block keeps only the matching lines of its output. The commands of the pages are in scenario/scenario.txt and run one
+after the other in an empty folder:
 
-    # a remark
-    = NAME=value            the environment of what follows
-    % command               runs, and is not shown
-    $ command               runs and is shown; must end with exit code 0
-    $3 command              the same, must end with exit code 3
-    & NAME command          starts and is shown; its output is taken when it is ended
-    ! NAME                  ends it
-    ? WORDS | line          the line, if there is a command of these words
+    # a comment
+    = NAME=value            set an environment variable for the following lines
+    % command               run without a transcript
+    $ command               run with a transcript; the exit code must be 0
+    $3 command              the same; the exit code must be 3
+    & NAME command          start in the background; the transcript ends when it is stopped
+    ! NAME                  stop it
+    ? COMMAND | line        run the line if the command exists
 
-`{run STORE N}` stands for the name of the N-th run in a store, `{file NAME}` for what is in a file.
+`{run STORE N}` is replaced by the name of the N-th run in a store, `{file NAME}` by the content of a file.
 """
 
 from __future__ import annotations
@@ -29,67 +30,150 @@ import signal
 import subprocess
 import sys
 import tempfile
+import textwrap
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 HERE = Path(__file__).resolve().parent
 SCENARIO = HERE / "scenario"
 PAGES, TUTORIAL = HERE.parent / "commands", HERE.parent / "tutorial.md"
-WIDTH, LONGEST, HEAD, TAIL = 96, 90, 70, 12
-PLAIN = {"COLUMNS": str(WIDTH), "LINES": "40", "TERM": "dumb", "NO_COLOR": "1"}
+WIDTH, MAX_COLUMNS = 96, 100
+MAX_LINES, HEAD, TAIL = 9, 6, 2  # lines of output that a page shows per command
+QUIET_SECONDS = 10.0  # a service that prints nothing for this long has started
+MIN_SHARED = 3  # an option of this many commands is described once, under "Shared options"
+TERMINAL = {"COLUMNS": str(WIDTH), "LINES": "40", "TERM": "dumb", "NO_COLOR": "1"}
 
-# Commands that belong to no group, and the page on which they are.
 TITLES = {
-    "": "Studies at work, runs, sealing and retention",
-    "audit": "The audit chain",
-    "citizen": "The citizen's page",
+    "": "Studies, runs, sealing and retention",
+    "audit": "Audit log",
+    "citizen": "Citizen page",
     "codec": "Codecs",
-    "dashboard": "The dashboard",
+    "dashboard": "Dashboard",
     "keys": "Keys",
-    "lab": "The lab",
+    "lab": "Experiments",
+    "model": "Trained models",
     "records": "Records",
-    "serve": "The research centre",
+    "serve": "Research centre services",
     "site": "Sites",
-    "study": "Studies",
+    "study": "Study documents",
     "vault": "Re-identification",
 }
+INTRO = "`--help` prints the complete help. [Shared options](runs.md#shared-options) are described once."
 
 
 @dataclass(frozen=True)
 class Shown:
-    """A command as it was typed, and what it printed."""
+    """A command line and its output."""
 
     command: str
     printed: str
 
 
+@dataclass(frozen=True)
+class Entry:
+    """One argument or option in the help of a command."""
+
+    name: str
+    text: str
+    is_option: bool
+
+
 def commands() -> dict[tuple[str, ...], str]:
-    """Every command of the command line with its help, as a terminal of a fixed width shows it."""
+    """Return every command with its compact help: usage, summary, arguments and options."""
+    entries = _entries()
+    shared = _shared(entries)
+    return {
+        path: _format_help(path, command, entries[path], shared) for path, command in _leaf_commands().items()
+    }
+
+
+def shared_options() -> list[Entry]:
+    """Return the options that several commands have with the same description."""
+    return sorted(_shared(_entries()), key=lambda entry: entry.name.lstrip("-"))
+
+
+def _leaf_commands() -> dict[tuple[str, ...], Any]:
     import typer.main
-    from click.testing import CliRunner
 
     from abaton.cli.app import app
 
-    root = typer.main.get_command(app)
-    made = {}
-    for path in _leaves(root, ()):
-        done = CliRunner().invoke(root, [*path, "--help"], prog_name="abaton", env=PLAIN)
-        made[path] = _clean(done.output)
-    return made
+    return dict(_leaves(typer.main.get_command(app), ()))
 
 
-def _leaves(command: object, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-    inner = getattr(command, "commands", None)
-    if inner is None:
-        yield path
+def _leaves(command: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
+    subcommands = getattr(command, "commands", None)
+    if subcommands is None:
+        yield path, command
         return
     if path and getattr(command, "invoke_without_command", False):
-        yield path
-    for name in sorted(inner):
-        yield from _leaves(inner[name], (*path, name))
+        yield path, command
+    for name in sorted(subcommands):
+        yield from _leaves(subcommands[name], (*path, name))
+
+
+def _entries() -> dict[tuple[str, ...], list[Entry]]:
+    return {path: list(_command_entries(path, command)) for path, command in _leaf_commands().items()}
+
+
+def _command_entries(path: tuple[str, ...], command: Any) -> Iterator[Entry]:
+    import click
+
+    context = click.Context(
+        command, info_name=" ".join(("abaton", *path)), help_option_names=["-h", "--help"]
+    )
+    for parameter in command.params:
+        record = parameter.get_help_record(context)
+        if record is not None:
+            name = record[0].replace(" RANGE", "")
+            text = " ".join(record[1].replace("\\[", "[").split())
+            is_option = parameter.param_type_name == "option"
+            yield Entry(name, text if is_option else text.replace(" [required]", ""), is_option)
+
+
+def _shared(entries: dict[tuple[str, ...], list[Entry]]) -> set[Entry]:
+    uses = Counter(entry for group in entries.values() for entry in group if entry.is_option)
+    common = [entry for entry, count in uses.most_common() if count >= MIN_SHARED]
+    return set({entry.name: entry for entry in reversed(common)}.values())  # the most common text of a name
+
+
+def _format_help(path: tuple[str, ...], command: Any, entries: list[Entry], shared: set[Entry]) -> str:
+    import click
+
+    context = click.Context(
+        command, info_name=" ".join(("abaton", *path)), help_option_names=["-h", "--help"]
+    )
+    usage = " ".join(piece for piece in command.collect_usage_pieces(context) if piece != "[OPTIONS]")
+    summary = " ".join((command.help or "").split("\n\n")[0].split())
+    lines = [f"Usage: {context.command_path} {usage}".rstrip(), *_wrap(summary, WIDTH), ""]
+    lines += format_entries([entry for entry in entries if entry not in shared])
+    names = [entry.name.split()[0] for entry in entries if entry in shared]
+    if names:
+        lines += [f"  {line}" for line in _wrap("Shared: " + ", ".join(names), WIDTH - 2)]
+    return "\n".join(lines).strip("\n")
+
+
+def _wrap(text: str, width: int) -> list[str]:
+    """Return a text as lines; names of options are not broken."""
+    return textwrap.wrap(text, width, break_on_hyphens=False)
+
+
+def format_entries(entries: list[Entry]) -> list[str]:
+    """Return arguments and options as lines of two columns."""
+    column = min(28, max((len(entry.name) for entry in entries), default=0)) + 4
+    lines: list[str] = []
+    for entry in entries:
+        wrapped = _wrap(entry.text, WIDTH - column) or [""]
+        if len(entry.name) + 4 > column:
+            lines.append(f"  {entry.name}")
+        else:
+            lines.append(f"  {entry.name}".ljust(column) + wrapped.pop(0))
+        lines += [" " * column + rest for rest in wrapped]
+    return [line.rstrip() for line in lines]
 
 
 def _clean(text: str) -> str:
@@ -97,8 +181,37 @@ def _clean(text: str) -> str:
     return "\n".join(line.rstrip() for line in text.splitlines()).strip("\n")
 
 
-class Stage:
-    """An empty folder in which commands run, each in a terminal that has no colours."""
+def _without_borders(text: str) -> list[str]:
+    """Return the lines of an output without the borders of its tables."""
+    lines = [line for line in text.splitlines() if not re.fullmatch(r"[\s─━┏┓┡┩└┘┳╇┴┬╈]+", line)]
+    lines = [re.sub(r"^[│┃] ?| ?[│┃]$", "", line) for line in lines]
+    return [re.sub(r" ?[│┃] ?", "  ", line).rstrip() for line in lines]
+
+
+def excerpt(printed: str, pattern: str | None = None) -> list[str]:
+    """Return the lines of an output that a page shows: those that match, or the first and the last ones."""
+    lines = _without_borders(printed)
+    if pattern is not None:
+        matching = [line if re.search(pattern, line) else "…" for line in lines]
+        pairs = zip(matching, ["…", *matching], strict=False)
+        lines = [line for line, before in pairs if line != "…" or before != "…"]
+        lines = lines[:-1] if lines[-1:] == ["…"] else lines
+    elif len(lines) > MAX_LINES:
+        lines = [*lines[:HEAD], f"… ({len(lines) - HEAD - TAIL} more lines)", *lines[-TAIL:]]
+    return [part for line in lines for part in _fit(line)]
+
+
+def _fit(line: str) -> list[str]:
+    """Return a line within the maximal width: sentences are wrapped, other lines are cut."""
+    if len(line) <= MAX_COLUMNS:
+        return [line]
+    if line.endswith("."):
+        return textwrap.wrap(line, MAX_COLUMNS, subsequent_indent="  ", break_on_hyphens=False)
+    return [f"{line[: MAX_COLUMNS - 1]}…"]
+
+
+class Workspace:
+    """An empty folder in which commands run, each in a terminal without colours."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -108,32 +221,32 @@ class Stage:
         program.chmod(0o755)
         self.environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith("ABATON")},
-            **PLAIN,
+            **TERMINAL,
             "PATH": f"{folder / 'bin'}:{Path(sys.executable).parent}:{os.environ['PATH']}",
             "ABATON_STORE": str(folder / "store"),
         }
         self.background: dict[str, tuple[subprocess.Popen[bytes], list[bytes], threading.Thread, str]] = {}
 
     def run(self, command: str) -> tuple[int, str]:
-        """Run a command to its end: its exit code and what it printed, on stdout and stderr together."""
+        """Run a command and return its exit code and its output (stdout and stderr together)."""
         process, chunks, reader = self._start(command)
         code = process.wait()
         reader.join()
-        return code, self._told(chunks)
+        return code, self._output(chunks)
 
-    def begin(self, name: str, command: str) -> None:
-        """Start a command, and go on when it has been silent for a while."""
+    def start(self, name: str, command: str) -> None:
+        """Start a command and return when it has printed nothing for some seconds."""
         process, chunks, reader = self._start(command)
         self.background[name] = (process, chunks, reader, command)
-        deadline, heard = time.monotonic() + 60, 0
+        deadline, count = time.monotonic() + 120, 0
         while time.monotonic() < deadline:
-            time.sleep(4)
-            if chunks and len(chunks) == heard:
+            time.sleep(QUIET_SECONDS)
+            if chunks and len(chunks) == count:
                 return
-            heard = len(chunks)
+            count = len(chunks)
 
-    def end(self, name: str) -> Shown:
-        """End a command that was started."""
+    def stop(self, name: str) -> Shown:
+        """Stop a command that was started and return its transcript."""
         process, chunks, reader, command = self.background.pop(name)
         chunks.append(b"^C\n")
         os.killpg(process.pid, signal.SIGINT)
@@ -143,59 +256,55 @@ class Stage:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
         reader.join(5)
-        return Shown(command, self._told(chunks))
+        return Shown(command, self._output(chunks))
 
     def _start(self, command: str) -> tuple[subprocess.Popen[bytes], list[bytes], threading.Thread]:
-        ours, theirs = pty.openpty()
+        parent_end, child_end = pty.openpty()
         process = subprocess.Popen(
             ["bash", "-c", command],
             cwd=self.folder,
             env=self.environment,
             stdin=subprocess.DEVNULL,
-            stdout=theirs,
-            stderr=theirs,
+            stdout=child_end,
+            stderr=child_end,
             start_new_session=True,
         )
-        os.close(theirs)
+        os.close(child_end)
         chunks: list[bytes] = []
 
         def read() -> None:
             while True:
                 try:
-                    part = os.read(ours, 65536)
-                except OSError:  # nobody writes any more
+                    chunk = os.read(parent_end, 65536)
+                except OSError:  # the child closed its end
                     break
-                if not part:
+                if not chunk:
                     break
-                chunks.append(part)
-            os.close(ours)
+                chunks.append(chunk)
+            os.close(parent_end)
 
         reader = threading.Thread(target=read, daemon=True)
         reader.start()
         return process, chunks, reader
 
-    def _told(self, chunks: list[bytes]) -> str:
+    def _output(self, chunks: list[bytes]) -> str:
         text = _clean(b"".join(chunks).decode(errors="replace"))
-        text = text.replace(f"{self.folder}/", "").replace(str(self.folder), ".")
-        lines = [line if len(line) <= 140 else f"{line[:139]}…" for line in text.splitlines()]
-        if len(lines) > LONGEST:
-            lines = [*lines[:HEAD], f"… ({len(lines) - HEAD - TAIL} more lines)", *lines[-TAIL:]]
-        return "\n".join(lines)
+        return text.replace(f"{self.folder}/", "").replace(str(self.folder), ".")
 
-    def filled(self, command: str) -> str:
-        """The command with the names of runs put in."""
+    def expand(self, command: str) -> str:
+        """Return the command with names of runs and contents of files inserted."""
 
-        def name(found: re.Match[str]) -> str:
-            code, told = self.raw(f"abaton runs --json --store {found[1]}")
-            assert code == 0, told
-            return str(json.loads(told)[int(found[2]) - 1]["run"])
+        def run_name(match: re.Match[str]) -> str:
+            code, output = self.run_quietly(f"abaton runs --json --store {match[1]}")
+            assert code == 0, output
+            return str(json.loads(output)[int(match[2]) - 1]["run"])
 
-        command = re.sub(r"\{file (\S+)\}", lambda found: (self.folder / found[1]).read_text(), command)
-        return re.sub(r"\{run (\S+) (\d+)\}", name, command)
+        command = re.sub(r"\{file (\S+)\}", lambda match: (self.folder / match[1]).read_text(), command)
+        return re.sub(r"\{run (\S+) (\d+)\}", run_name, command)
 
-    def raw(self, command: str) -> tuple[int, str]:
-        """Run a command quietly: its exit code and its stdout."""
-        done = subprocess.run(
+    def run_quietly(self, command: str) -> tuple[int, str]:
+        """Run a command and return its exit code and its stdout."""
+        process = subprocess.run(
             ["bash", "-c", command],
             cwd=self.folder,
             env=self.environment,
@@ -203,124 +312,133 @@ class Stage:
             text=True,
             check=False,
         )
-        return done.returncode, done.stdout
+        return process.returncode, process.stdout
 
 
 def play(text: str, folder: Path) -> list[Shown]:
-    """Run a scenario; what was shown, in order."""
-    stage, shown, known = Stage(folder), [], commands()
+    """Run a scenario and return its transcripts in order."""
+    workspace, shown, known = Workspace(folder), [], commands()
     try:
         for line in text.splitlines():
             head, _, rest = line.partition(" ")
             if head == "?":
-                needed, _, line = rest.partition(" | ")
-                if tuple(needed.split()) not in known:
+                required, _, line = rest.partition(" | ")
+                if tuple(required.split()) not in known:
                     continue
                 head, _, rest = line.partition(" ")
             if head == "=":
                 name, _, value = rest.partition("=")
-                stage.environment[name] = value
+                workspace.environment[name] = value
             elif head == "%":
-                code, told = stage.run(rest)
-                assert code == 0, f"{rest}: exit code {code}\n{told}"
+                code, output = workspace.run(rest)
+                assert code == 0, f"{rest}: exit code {code}\n{output}"
             elif head[:1] == "$":
-                began = time.monotonic()
-                command = stage.filled(rest)
-                code, told = stage.run(command)
-                print(f"{time.monotonic() - began:6.1f} s  {command}", file=sys.stderr)
-                assert code == int(head[1:] or 0), f"{command}: exit code {code}\n{told}"
-                shown.append(Shown(command, told))
+                started = time.monotonic()
+                command = workspace.expand(rest)
+                code, output = workspace.run(command)
+                print(f"{time.monotonic() - started:6.1f} s  {command}", file=sys.stderr)
+                assert code == int(head[1:] or 0), f"{command}: exit code {code}\n{output}"
+                shown.append(Shown(command, output))
             elif head == "&":
                 name, _, command = rest.partition(" ")
-                stage.begin(name, command)
+                workspace.start(name, command)
             elif head == "!":
-                shown.append(stage.end(rest))
+                shown.append(workspace.stop(rest))
     finally:
-        for name in list(stage.background):
-            stage.end(name)
+        for name in list(workspace.background):
+            workspace.stop(name)
     return shown
 
 
 def typed(page: str) -> list[str]:
-    """The commands in a page's blocks of kind `console`."""
+    """Return the commands in the console blocks of a page."""
     blocks = re.findall(r"```console\n(.*?)```", page, re.S)
     return [line[2:] for block in blocks for line in block.splitlines() if line.startswith("$ ")]
 
 
-def retold(page: str, shown: list[Shown]) -> str:
-    """A page whose blocks of kind `console` say what the commands have printed."""
-    told = iter(shown)
+def fill_blocks(page: str, shown: list[Shown]) -> str:
+    """Return a page whose console blocks show the output of their commands."""
+    transcripts = iter(shown)
 
-    def block(found: re.Match[str]) -> str:
-        lines = []
-        for line in found[1].splitlines():
+    def block(match: re.Match[str]) -> str:
+        pattern, lines = match[2], []
+        for line in match[3].splitlines():
             if line.startswith("$ "):
-                lines += [line, *next(told).printed.splitlines()]
-        return "```console\n" + "\n".join(lines) + "\n```"
+                lines += [line, *excerpt(next(transcripts).printed, pattern)]
+        return f"{match[1] or ''}```console\n" + "\n".join(lines) + "\n```"
 
-    return re.sub(r"```console\n(.*?)```", block, page, flags=re.S)
+    return re.sub(r"(<!-- lines: (.*?) -->\n)?```console\n(.*?)```", block, page, flags=re.S)
 
 
 def command_of(typed: str, known: dict[tuple[str, ...], str]) -> tuple[str, ...] | None:
-    """Which command a line runs."""
-    words = typed.split()
-    if "abaton" not in words:
+    """Return the command that a line runs, or None."""
+    tokens = typed.split()
+    if "abaton" not in tokens:
         return None
-    rest = words[words.index("abaton") + 1 :]
+    rest = tokens[tokens.index("abaton") + 1 :]
     return next((tuple(rest[:n]) for n in (2, 1) if tuple(rest[:n]) in known), None)
 
 
-def pages(known: dict[tuple[str, ...], str], shown: list[Shown]) -> dict[str, str]:
-    """The pages by their file's name."""
+def build_pages(known: dict[tuple[str, ...], str], shown: list[Shown]) -> dict[str, str]:
+    """Return the text of every page by its file name."""
     groups = {path[0] for path in known if len(path) > 1}
-    made: dict[str, str] = {}
+    pages: dict[str, str] = {}
     for group in ["", *sorted(groups)]:
-        parts = [f"# {TITLES.get(group, group.capitalize())}", ""]
+        lines = [f"# {TITLES.get(group, group.capitalize())}", "", INTRO, ""]
         for path, text in known.items():
             if (path[0] if path[0] in groups else "") != group:
                 continue
-            parts += [f"## abaton {' '.join(path)}", "", "```text", text, "```", ""]
-            for each in shown:
-                if command_of(each.command, known) == path:
-                    parts += ["```console", f"$ {each.command}", *each.printed.splitlines(), "```", ""]
-        made[f"{group or 'runs'}.md"] = "\n".join(parts)
-    return made
+            lines += [f"## abaton {' '.join(path)}", "", "```text", text, "```", ""]
+            for transcript in shown:
+                if command_of(transcript.command, known) == path:
+                    lines += [
+                        "```console",
+                        f"$ {transcript.command}",
+                        *excerpt(transcript.printed),
+                        "```",
+                        "",
+                    ]
+        if not group:
+            lines += ["## Shared options", "", "```text", *format_entries(shared_options()), "```", ""]
+        pages[f"{group or 'runs'}.md"] = "\n".join(lines)
+    return pages
 
 
-def kept() -> list[Shown]:
-    """The transcripts that the pages hold already."""
+def read_transcripts() -> list[Shown]:
+    """Return the transcripts that the pages contain."""
     text = "".join(page.read_text(encoding="utf-8") for page in sorted(PAGES.glob("*.md")))
-    found = re.findall(r"^```console\n\$ (.*?)\n(.*?)^```$", text, re.M | re.S)
-    return [Shown(command, printed.rstrip("\n")) for command, printed in found]
+    blocks = re.findall(r"^```console\n\$ (.*?)\n(.*?)^```$", text, re.M | re.S)
+    return [Shown(command, printed.rstrip("\n")) for command, printed in blocks]
 
 
-def run_everything(known: dict[tuple[str, ...], str]) -> list[Shown]:
-    """Play the scenario, and fill in the tutorial."""
-    with tempfile.TemporaryDirectory(prefix="abaton-docs-") as place:
-        folder = Path(place) / "study"
+def run_everything() -> list[Shown]:
+    """Run the scenario, and the tutorial, whose blocks are filled in."""
+    with tempfile.TemporaryDirectory(prefix="abaton-docs-") as root:
+        folder = Path(root) / "study"
         shutil.copytree(SCENARIO, folder)
         shown = play((SCENARIO / "scenario.txt").read_text(), folder)
-        (Path(place) / "tutorial").mkdir()
+        (Path(root) / "tutorial").mkdir()
         page = TUTORIAL.read_text(encoding="utf-8")
-        done = play("\n".join(f"$ {command}" for command in typed(page)), Path(place) / "tutorial")
-    TUTORIAL.write_text(retold(page, done), encoding="utf-8")
+        transcripts = play("\n".join(f"$ {command}" for command in typed(page)), Path(root) / "tutorial")
+    TUTORIAL.write_text(fill_blocks(page, transcripts), encoding="utf-8")
     return shown
 
 
 def main() -> None:
     """Write docs/commands."""
     known = commands()
-    shown = kept() if sys.argv[1:] == ["help"] else run_everything(known)
-    made = pages(known, shown)
+    shown = read_transcripts() if sys.argv[1:] == ["help"] else run_everything()
+    pages = build_pages(known, shown)
     PAGES.mkdir(exist_ok=True)
-    for old in PAGES.glob("*.md"):
-        if old.name not in made:
-            old.unlink()
-    for name, text in made.items():
+    for page in PAGES.glob("*.md"):
+        if page.name not in pages:
+            page.unlink()
+    for name, text in pages.items():
         (PAGES / name).write_text(text, encoding="utf-8")
-    missing = [" ".join(path) for path in known if all(command_of(s.command, known) != path for s in shown)]
+    covered = {command_of(transcript.command, known) for transcript in shown}
+    missing = [" ".join(path) for path in known if path not in covered]
     if missing:
-        sys.exit(f"no transcript in scenario.txt: {', '.join(missing)}")
+        sys.exit(f"scenario.txt has no transcript of: {', '.join(missing)}")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Take the last update of the lab's run out of its store, as it travelled."""
+"""Write the newest update of the experiment's run, as it was sent, to payload.bin."""
 
 from pathlib import Path
 
@@ -7,5 +7,5 @@ from abaton.store import Journal, Store
 with Store(Path("lab")) as store:
     run = store.run("latest")
     journal = Journal(store, run.run)
-    last = [body for kind, body in journal.rows() if kind == "Arrived"][-1]
-    Path("payload.bin").write_bytes(journal.payloads.get(last["payload"]))
+    newest = [body for event_type, body in journal.rows() if event_type == "update_received"][-1]
+    Path("payload.bin").write_bytes(journal.payloads.get(newest["payload"]))
