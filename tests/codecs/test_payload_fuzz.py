@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 import sys
 import zlib
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -93,10 +94,11 @@ def test_atheris_finds_only_payload_errors(tmp_path):
     script = tmp_path / "fuzz.py"
     script.write_text(
         "import sys, atheris\n"
-        f"sys.path.insert(0, {str(__file__.rsplit('/', 1)[0])!r})\n"
+        f"sys.path.insert(0, {str(Path(__file__).resolve().parents[2])!r})\n"
         "with atheris.instrument_imports():\n"
         "    import abaton.codecs\n"
-        "from test_payload_fuzz import KEY, MIXED, SPECS, PayloadError, parse_codec, updates, with_checksum\n"
+        "from tests.codecs.test_payload_fuzz import KEY, MIXED, SPECS, PayloadError\n"
+        "from tests.codecs.test_payload_fuzz import parse_codec, updates, with_checksum\n"
         "codecs = [parse_codec(spec) for spec in SPECS]\n"
         "headers = [c.encode(updates(MIXED)['normal'], MIXED, KEY, {})[0][:24] for c in codecs]\n"
         "def one(data):\n"
