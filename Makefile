@@ -41,6 +41,7 @@ check: $(STAMP) ## Lint and type-check (ruff, mypy strict)
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
+	@$(BIN)/mypy benchmarks/*.py benchmarks/peers/*.py
 
 fuzz: $(STAMP) ## Send a million mutated replies and a million mutated requests (COUNT=20000 for fewer)
 	@ABATON_FUZZ=$(COUNT) $(BIN)/python -m pytest -m '' tests/attacks/test_mutated_messages.py

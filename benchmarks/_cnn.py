@@ -1,6 +1,6 @@
 """The CNN of the SSTC paper, trained by non-IID learners on handwritten characters of 62 classes.
 
-The images are the 28x28 sets of ``../shared/data`` (Chars74K pen strokes by writer, and scanned hands). They are not
+The images are the 28x28 sets of ``../shared/data`` (Chars74K pen strokes by writer, and scanned handwriting), not
 FEMNIST. Training follows the paper: SGD, batches of 16, learning rate 0.1.
 """
 
@@ -53,16 +53,16 @@ def pictures(*, learners: int, scans: int, seed: int) -> Pictures:
     if not available():
         raise SettingsError("the folder '../shared/data' is not there", remedy="put it beside the checkout")
     rng = np.random.default_rng(seed)
-    strokes, hands = _read("chars74k_hnd62_by_writer"), _read("hand62_scans")
-    order = rng.permutation(len(hands["y"]))
+    strokes, scanned = _read("chars74k_hnd62_by_writer"), _read("hand62_scans")
+    order = rng.permutation(len(scanned["y"]))
     test_rows, pool = order[:1240], order[1240:]
     writers = np.unique(strokes["writer"])
     parts = []
     for writer in writers[:learners]:
-        probabilities = rng.dirichlet(np.full(CLASSES, 0.3))[hands["y"][pool]]
+        probabilities = rng.dirichlet(np.full(CLASSES, 0.3))[scanned["y"][pool]]
         sampled = rng.choice(pool, scans, replace=False, p=probabilities / probabilities.sum())
-        parts.append(_joined(strokes, strokes["writer"] == writer, hands, sampled))
-    return Pictures(parts, _joined(strokes, np.isin(strokes["writer"], writers[-10:]), hands, test_rows))
+        parts.append(_join(strokes, strokes["writer"] == writer, scanned, sampled))
+    return Pictures(parts, _join(strokes, np.isin(strokes["writer"], writers[-10:]), scanned, test_rows))
 
 
 def rounds(data: Pictures, line: str, *, count: int, epochs: int, seed: int) -> Iterator[Round]:
@@ -95,8 +95,8 @@ def curve(line: str, *, learners: int, count: int, epochs: int, seed: int) -> li
 
 def accuracy(model: Vector, data: Examples) -> float:
     """Return the fraction of images that are classified correctly."""
-    guessed = sstc_cnn(classes=CLASSES).score(model, data).predictions.argmax(1)
-    return float((guessed == data.y).mean())
+    predicted = sstc_cnn(classes=CLASSES).score(model, data).predictions.argmax(1)
+    return float((predicted == data.y).mean())
 
 
 def _read(name: str) -> Arrays:
@@ -104,7 +104,7 @@ def _read(name: str) -> Arrays:
         return {key: file[key] for key in file.files}
 
 
-def _joined(
+def _join(
     one: dict[str, NDArray[Any]], rows: NDArray[Any], two: dict[str, NDArray[Any]], more: NDArray[Any]
 ) -> Examples:
     x = np.concatenate([one["x"][rows], two["x"][more]]).astype(np.float32)[:, None] / 255

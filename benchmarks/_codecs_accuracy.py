@@ -27,7 +27,9 @@ LEARNERS, ROUNDS, EPOCHS, SEED, LAST = 4, 10, 3, 1, 5
 SSTC = "sstc(sparsity=0.01, kernels=0.125, coding=context)"
 STC = "stc(sparsity=0.01, coding=context)"
 PAIRS = {"": (STC, SSTC), " with error feedback": (f"error_feedback | {STC}", f"error_feedback | {SSTC}")}
-FRACTIONS = tuple(f"error_feedback | {SSTC.replace('0.125', share)}" for share in ("0.05", "0.25", "0.4"))
+FRACTIONS = tuple(
+    f"error_feedback | {SSTC.replace('0.125', fraction)}" for fraction in ("0.05", "0.25", "0.4")
+)
 LINES = (
     "raw",
     *(line for pair in PAIRS.values() for line in pair),
@@ -49,7 +51,7 @@ def curves(lines: Sequence[str] = LINES, *, rounds: int = ROUNDS, seed: int = SE
 
 def accuracy(points: Sequence[tuple[int, float]]) -> float:
     """Return the mean accuracy of the last rounds in percent."""
-    return 100 * float(np.mean([share for _, share in points[-LAST:]]))
+    return 100 * float(np.mean([fraction for _, fraction in points[-LAST:]]))
 
 
 def gaps(curves_by_codec: Curves) -> dict[str, float]:
@@ -65,17 +67,17 @@ def run() -> list[BenchmarkResult]:
     """Measure mean accuracy of the last five rounds and bytes sent, for each codec."""
     if not _cnn.available():
         return []
-    curves_by_codec, measures = curves(), []
+    curves_by_codec, results = curves(), []
     for line, points in curves_by_codec.items():
-        measures.append(BenchmarkResult(f"accuracy after {ROUNDS} rounds, {line}", accuracy(points), "%"))
-        measures.append(
+        results.append(BenchmarkResult(f"accuracy after {ROUNDS} rounds, {line}", accuracy(points), "%"))
+        results.append(
             BenchmarkResult(f"bytes sent, {line}", points[-1][0] / LEARNERS / ROUNDS, "bytes/update")
         )
     over = (
         at_least(f"accuracy, SSTC over STC{how}", gap, -0.5, "points")
         for how, gap in gaps(curves_by_codec).items()
     )
-    return [*measures, *over]
+    return [*results, *over]
 
 
 if __name__ == "__main__":

@@ -54,36 +54,36 @@ def _vnmse(line: str, kind: str, seeds: int) -> tuple[float, float]:
 
 
 def _errors() -> list[BenchmarkResult]:
-    measures = []
+    results = []
     for kind in KINDS:
         for i, bits in enumerate((1, 2, 3, 4)):
             error, size = _vnmse(f"quicfl(bits={bits})", kind, SEEDS)
-            measures.append(within(f"vNMSE quicfl {bits} bits, {kind}", error, *QUICFL[i], "1"))
-            measures.append(BenchmarkResult(f"size quicfl {bits} bits, {kind}", size, "bits/number"))
+            results.append(within(f"vNMSE quicfl {bits} bits, {kind}", error, *QUICFL[i], "1"))
+            results.append(BenchmarkResult(f"size quicfl {bits} bits, {kind}", size, "bits/number"))
             error, _ = _vnmse(f"eden(bits={bits})", kind, SEEDS)
-            measures.append(within(f"vNMSE eden {bits} bits, {kind}", error, EDEN[i], 0.005, "1"))
+            results.append(within(f"vNMSE eden {bits} bits, {kind}", error, EDEN[i], 0.005, "1"))
             error, size = _vnmse(f"ecdq(bits={bits})", kind, SEEDS)
-            measures.append(at_most(f"vNMSE ecdq {bits} bits, {kind}", error, ECDQ[i], "1"))
-            measures.append(at_most(f"size ecdq {bits} bits, {kind}", size, bits + 0.005, "bits/number"))
-    return measures
+            results.append(at_most(f"vNMSE ecdq {bits} bits, {kind}", error, ECDQ[i], "1"))
+            results.append(at_most(f"size ecdq {bits} bits, {kind}", size, bits + 0.005, "bits/number"))
+    return results
 
 
 def _baselines() -> list[BenchmarkResult]:
-    measures = []
+    results = []
     for kind in KINDS:
         for line in [
             "drive",
             *(f"{name}(bits={b})" for name in ("hadamard", "kashin", "qsgd") for b in (1, 2, 3, 4)),
         ]:
             error, size = _vnmse(line, kind, 1)
-            measures.append(BenchmarkResult(f"vNMSE {line}, {kind}", error, "1"))
-            measures.append(BenchmarkResult(f"size {line}, {kind}", size, "bits/number"))
-    return measures
+            results.append(BenchmarkResult(f"vNMSE {line}, {kind}", error, "1"))
+            results.append(BenchmarkResult(f"size {line}, {kind}", size, "bits/number"))
+    return results
 
 
 def _learners() -> list[BenchmarkResult]:
     """Return NMSE times n through the accumulator for 1, 10 and 100 learners with different updates."""
-    measures, size = [], 1 << 18
+    results, size = [], 1 << 18
     for line in [f"{name}(bits={b})" for name in ("quicfl", "ecdq") for b in (1, 2, 3, 4)]:
         codec, layout, first = _codec(line), _flat(size), 0.0
         for learners in (1, 10, 100):
@@ -95,13 +95,13 @@ def _learners() -> list[BenchmarkResult]:
                 squares += float(np.sum(update.astype(np.float64) ** 2)) / learners
             scaled = learners * float(np.sum((total.mean() - mean) ** 2)) / squares
             first = first or scaled
-            measures.append(within(f"NMSE·n {line}, n = {learners}", scaled, first, 0.04, "1"))
-    return measures
+            results.append(within(f"NMSE·n {line}, n = {learners}", scaled, first, 0.04, "1"))
+    return results
 
 
 def _sparse() -> list[BenchmarkResult]:
     """Return the error of the mean of many decodings of (1, ½, ¼, 0, ...): it vanishes for an unbiased codec."""
-    measures, size, times = [], 1024, 10_000
+    results, size, times = [], 1024, 10_000
     update, layout = np.zeros(size, np.float32), _flat(size)
     update[:3] = 1, 0.5, 0.25
     for line in ("quicfl(bits=1)", "ecdq(bits=1)", "eden(bits=1)"):
@@ -112,8 +112,8 @@ def _sparse() -> list[BenchmarkResult]:
         mean /= times
         scaled = times * float(np.sum((mean - update) ** 2) / np.sum(update**2))
         check = at_least if line.startswith("eden") else at_most
-        measures.append(check(f"sparse update, NMSE·{times} {line}", scaled, 3.0, "1"))
-        measures.append(
+        results.append(check(f"sparse update, NMSE·{times} {line}", scaled, 3.0, "1"))
+        results.append(
             BenchmarkResult(f"sparse update, mean of the first number (1) {line}", float(mean[0]), "1")
         )
-    return measures
+    return results

@@ -6,6 +6,7 @@ import math
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,7 @@ from abaton.codecs.payload_format import read_header
 from abaton.codecs.sparse_codec import SparseLayout, dense_part_bytes, split_layout
 from abaton.codecs.sstc import kernel_pools, read_maps
 from abaton.layout import Layout, Tensor, TensorRole
+from abaton.models.zoo import sstc_cnn
 
 sys.path.insert(0, str(Path(__file__).parent))
 import _cnn
@@ -37,17 +39,17 @@ FULL = (
 
 def run() -> list[BenchmarkResult]:
     """Measure speed on random values, then size on real updates where the images are available."""
-    measures = _speed()
+    results = _speed()
     if not _cnn.available():
-        return measures
-    data, layout = _cnn.pictures(learners=6, scans=100, seed=1), _cnn.sstc_cnn().layout
+        return results
+    data, layout = _cnn.pictures(learners=6, scans=100, seed=1), sstc_cnn().layout
     for number, finished_round in enumerate(_cnn.rounds(data, "raw", count=max(ROUNDS), epochs=5, seed=1), 1):
         if number in ROUNDS:
-            measures += _sizes(f"round {number}", finished_round.updates[0], layout)
-    return measures
+            results += _sizes(f"round {number}", finished_round.updates[0], layout)
+    return results
 
 
-def _sizes(when: str, update: Vector, layout: Layout) -> list[BenchmarkResult]:
+def _sizes(label: str, update: Vector, layout: Layout) -> list[BenchmarkResult]:
     stc = {
         c: _payload(f"stc(sparsity=0.01, coding={c}, biases=sparse)", update, layout)
         for c in ("golomb", "context")
@@ -61,19 +63,19 @@ def _sizes(when: str, update: Vector, layout: Layout) -> list[BenchmarkResult]:
     conv = {c: 8 * _conv(sstc[c], payloads[c], layout) for c in ("fixed", "trit")}
     raw = 4 * layout.size
     return [
-        BenchmarkResult(f"{when}: entries in the convolutions, SSTC", entries, "entries"),
-        at_least(f"{when}: conv, SSTC fixed (numbers and maps)", CONV_BITS / (conv["fixed"] - 32), 103, "x"),
-        at_least(f"{when}: conv, SSTC trit with μ", CONV_BITS / (conv["trit"] + 32), 140, "x"),
-        at_least(f"{when}: conv, SSTC context with μ", context, 180, "x")
+        BenchmarkResult(f"{label}: entries in the convolutions, SSTC", entries, "entries"),
+        at_least(f"{label}: conv, SSTC fixed (numbers and maps)", CONV_BITS / (conv["fixed"] - 32), 103, "x"),
+        at_least(f"{label}: conv, SSTC trit with μ", CONV_BITS / (conv["trit"] + 32), 140, "x"),
+        at_least(f"{label}: conv, SSTC context with μ", context, 180, "x")
         if entries <= 2300
-        else BenchmarkResult(f"{when}: conv, SSTC context with μ", context, "x"),
-        within(f"{when}: whole model, STC golomb", raw / len(stc["golomb"]), 340, 0.02, "x"),
-        at_least(f"{when}: whole model, STC context", raw / len(stc["context"]), 600, "x"),
+        else BenchmarkResult(f"{label}: conv, SSTC context with μ", context, "x"),
+        within(f"{label}: whole model, STC golomb", raw / len(stc["golomb"]), 340, 0.02, "x"),
+        at_least(f"{label}: whole model, STC context", raw / len(stc["context"]), 600, "x"),
         *(
-            BenchmarkResult(f"{when}: whole model, {line}", raw / len(_payload(line, update, layout)), "x")
+            BenchmarkResult(f"{label}: whole model, {line}", raw / len(_payload(line, update, layout)), "x")
             for line in FULL
         ),
-        at_most(f"{when}: decodings that differ between codings", len(decoded) + len(same) - 2, 0, ""),
+        at_most(f"{label}: decodings that differ between codings", len(decoded) + len(same) - 2, 0, ""),
     ]
 
 
@@ -125,7 +127,7 @@ def _cpu_seconds(call: Callable[[], object], *, repeats: int) -> float:
 
 
 def _speed() -> list[BenchmarkResult]:
-    rng, measures = np.random.default_rng(0), []
+    rng, results = np.random.default_rng(0), []
     for power in (20, 22):
         side = 1 << power // 2
         dense = Layout([Tensor("weight", (side, side), TensorRole.DENSE)])
@@ -144,36 +146,36 @@ def _speed() -> list[BenchmarkResult]:
             update = rng.standard_normal(layout.size).astype(np.float32)
             codec, target = parse_codec(line).codec, np.empty_like(update)
             codec.encode(update, layout, KEY)
-            copy = _cpu_seconds(lambda t=target, u=update: np.copyto(t, u), repeats=60)
-            encode = _cpu_seconds(lambda c=codec, u=update, x=layout: c.encode(u, x, KEY), repeats=60)
-            copy = min(copy, _cpu_seconds(lambda t=target, u=update: np.copyto(t, u), repeats=60))
+            copy = _cpu_seconds(partial(np.copyto, target, update), repeats=60)
+            encode = _cpu_seconds(partial(codec.encode, update, layout, KEY), repeats=60)
+            copy = min(copy, _cpu_seconds(partial(np.copyto, target, update), repeats=60))
             name = f"{line} 2^{power}, select and code"
-            measures.append(
+            results.append(
                 at_most(name, encode / copy, limit, "x copy")
                 if limit
                 else BenchmarkResult(name, encode / copy, "x copy")
             )
             payload, total = codec.encode(update, layout, KEY), codec.accumulator(layout, KEY.round)
-            add = _cpu_seconds(lambda a=total, p=payload: a.add(p, 1.0, "north"), repeats=30)
-            measures.append(BenchmarkResult(f"{line} 2^{power}, decode and add", add / copy, "x copy"))
-    return [*measures, *_context_speed()]
+            add = _cpu_seconds(partial(total.add, payload, 1.0, "north"), repeats=30)
+            results.append(BenchmarkResult(f"{line} 2^{power}, decode and add", add / copy, "x copy"))
+    return [*results, *_context_speed()]
 
 
 def _context_speed() -> list[BenchmarkResult]:
     """Measure on an update with the structure of a trained layer: few rows and columns hold most entries."""
     rng, layout = np.random.default_rng(0), Layout([Tensor("weight", (1024, 1024), TensorRole.DENSE)])
     outer = rng.lognormal(0, 2, (1024, 1)) * rng.lognormal(0, 2, 1024) * rng.standard_normal((1024, 1024))
-    measures = []
+    results = []
     for name, update in (("layered", outer), ("random", rng.standard_normal((1024, 1024)))):
         flat, codec = update.ravel().astype(np.float32), Stc(0.01, coding="context")
         payload = codec.encode(flat, layout, KEY)
-        encode = _cpu_seconds(lambda f=flat, c=codec: c.encode(f, layout, KEY), repeats=7)
-        decode = _cpu_seconds(lambda p=payload, c=codec: c.open_payload(p, layout), repeats=7)
+        encode = _cpu_seconds(partial(codec.encode, flat, layout, KEY), repeats=7)
+        decode = _cpu_seconds(partial(codec.open_payload, payload, layout), repeats=7)
         for what, seconds in (("encode", encode), ("decode", decode)):
             label, value = f"context coder, {name} update, {what}", 1e9 * seconds / layout.size
-            measures.append(
+            results.append(
                 at_most(label, value, 12, "ns/weight")
                 if name == "layered"
                 else BenchmarkResult(label, value, "ns/weight")
             )
-    return measures
+    return results

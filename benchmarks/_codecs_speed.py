@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -72,20 +73,20 @@ def _transform() -> list[BenchmarkResult]:
 
     from abaton.kernels.walsh_hadamard import aligned, transform
 
-    measures = []
+    results = []
     for power, limit in ((20, 3.5), (22, None), (16, None)):
-        x, one = aligned(1 << power), np.float32(1)
+        x = aligned(1 << power)
         x[:] = 0
-        ratio = _ratio(lambda x=x, one=one: transform(x, 0, x.size, one), x)
+        ratio = _ratio(partial(transform, x, 0, x.size, np.float32(1)), x)
         name = f"FWHT 2^{power}"
-        measures.append(
+        results.append(
             at_most(name, ratio, limit, "x copy") if limit else BenchmarkResult(name, ratio, "x copy")
         )
     x = aligned(SIZE)
     x[:] = 0
     ours = _seconds(lambda: transform(x, 0, SIZE, np.float32(1)), 60)
-    torchs = _seconds(lambda: _torch_transform(torch.zeros(SIZE)), 7)
-    return [*measures, at_least("FWHT 2^20, torch's time over ours", torchs / ours, 20, "x")]
+    torch_seconds = _seconds(lambda: _torch_transform(torch.zeros(SIZE)), 7)
+    return [*results, at_least("FWHT 2^20, torch's time over ours", torch_seconds / ours, 20, "x")]
 
 
 def _update() -> Vector:
@@ -96,36 +97,32 @@ def _quicfl() -> list[BenchmarkResult]:
     from abaton.codecs import QuicFL
     from abaton.codecs.rotated_domain import split_blocks
 
-    measures = []
+    results = []
     update, layout = _update(), Layout([Tensor("weight", (SIZE,), TensorRole.DENSE)])
     for bits in (1, 2, 3, 4):
         codec, blocks = QuicFL(bits), split_blocks(SIZE, bits)
         payload, total = codec.encode(update, layout, KEY), codec.accumulator(layout, KEY.round)
-        opened, total_vector = (
-            codec.open_payload(payload, layout, KEY),
-            np.zeros(blocks.padded_size, np.float32),
-        )
-        encode = _ratio(lambda c=codec: c.encode(update, layout, KEY), update)
-        add = _ratio(
-            lambda c=codec, p=opened, s=total_vector, t=blocks: c.add_to(s, p, t, p.norms, KEY), update
-        )
-        full_ratio = _ratio(lambda t=total, p=payload: t.add(p, 1.0, KEY.learner), update)
-        measures.append(at_most(f"QUIC-FL {bits} bits, encode", encode, 9, "x copy"))
-        measures.append(at_most(f"QUIC-FL {bits} bits, decode and accumulate", add, 1.8, "x copy"))
-        measures.append(
+        opened = codec.open_payload(payload, layout, KEY)
+        total_vector = np.zeros(blocks.padded_size, np.float32)
+        encode = _ratio(partial(codec.encode, update, layout, KEY), update)
+        add = _ratio(partial(codec.add_to, total_vector, opened, blocks, opened.norms, KEY), update)
+        full_ratio = _ratio(partial(total.add, payload, 1.0, KEY.learner), update)
+        results.append(at_most(f"QUIC-FL {bits} bits, encode", encode, 9, "x copy"))
+        results.append(at_most(f"QUIC-FL {bits} bits, decode and accumulate", add, 1.8, "x copy"))
+        results.append(
             BenchmarkResult(f"QUIC-FL {bits} bits, the same with checksum and checks", full_ratio, "x copy")
         )
-    return measures
+    return results
 
 
 def _others() -> list[BenchmarkResult]:
-    measures = []
+    results = []
     update, layout = _update(), Layout([Tensor("weight", (SIZE,), TensorRole.DENSE)])
     for line in [*(f"ecdq(bits={b})" for b in (1, 2, 3, 4)), "eden(bits=1)", "eden(bits=4)"]:
         codec: Any = parse_codec(line).codec
         payload = codec.encode(update, layout, KEY)
-        encode = _seconds(lambda c=codec: c.encode(update, layout, KEY), 15)
-        decode = _seconds(lambda c=codec, p=payload: c.decode(p, layout, KEY), 15)
-        measures.append(BenchmarkResult(f"{line}, encode", 1e9 * encode / SIZE, "ns/number"))
-        measures.append(BenchmarkResult(f"{line}, decode", 1e9 * decode / SIZE, "ns/number"))
-    return measures
+        encode = _seconds(partial(codec.encode, update, layout, KEY), 15)
+        decode = _seconds(partial(codec.decode, payload, layout, KEY), 15)
+        results.append(BenchmarkResult(f"{line}, encode", 1e9 * encode / SIZE, "ns/number"))
+        results.append(BenchmarkResult(f"{line}, decode", 1e9 * decode / SIZE, "ns/number"))
+    return results

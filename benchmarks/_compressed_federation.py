@@ -19,7 +19,7 @@ LEARNERS, EPOCHS = 4, 3
 
 
 @dataclass(frozen=True)
-class Course:
+class FederationCurve:
     """Result of a federation: accuracy of each version, and bytes of all updates and models of each round."""
 
     accuracy: list[float]
@@ -27,7 +27,7 @@ class Course:
     down: list[int]
 
 
-def course(up: str, down: str | None, *, seed: int, rounds: int) -> Course:
+def run_federation(up: str, down: str | None, *, seed: int, rounds: int) -> FederationCurve:
     """Run a federation of the paper's network under the virtual clock."""
     data, net = _cnn.pictures(learners=LEARNERS, scans=150, seed=seed), sstc_cnn(classes=_cnn.CLASSES)
     training = TrainSettings(epochs=EPOCHS, batch_size=16, learning_rate=0.1)
@@ -38,10 +38,10 @@ def course(up: str, down: str | None, *, seed: int, rounds: int) -> Course:
     with TemporaryDirectory() as folder, Store(Path(folder)) as store:
         run = federation.run("run", store=store)
         events = [event_from_row(*row) for row in Journal(store, "run").rows()]
-        arrived = [event for event in events if isinstance(event, UpdateReceived)]
+        updates = [event for event in events if isinstance(event, UpdateReceived)]
         accuracies = [_cnn.accuracy(run.vector(version.version), data.test) for version in run.versions]
-    rows = [arrived[i : i + LEARNERS] for i in range(0, len(arrived), LEARNERS)]
-    return Course(
+    rows = [updates[i : i + LEARNERS] for i in range(0, len(updates), LEARNERS)]
+    return FederationCurve(
         accuracies,
         [sum(e.payload_bytes for e in version) for version in rows],
         [sum(e.downlink_bytes for e in version) for version in rows],

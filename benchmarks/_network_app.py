@@ -25,6 +25,7 @@ from abaton.engines import RunLoop
 from abaton.engines.flower import FlowerEngine, FlowerNetwork, Message, MessageTransport
 from abaton.engines.flower.server_processes import read_admitted
 from abaton.engines.flower.site_worker import SiteWorker, WorkerSettings, read_worker_settings
+from abaton.layout import Vector
 from abaton.learners import Learner
 from abaton.models import Examples, mlp
 from abaton.store import Journal, Store
@@ -56,58 +57,57 @@ def codec_of(run: str) -> CodecPipeline:
     return parse_codec(CODECS[run.split(" ")[0]])
 
 
-def learner(site: str, codec: CodecPipeline) -> Learner:
+def make_learner(site: str, codec: CodecPipeline) -> Learner:
     """Return a site's learner."""
     return Learner(
         site, MODEL, sampled_examples(SITES.index(site), 400), codec, 0, validation=sampled_examples(7, 20)
     )
 
 
-class AnyRun:
+class RunHandler:
     """Handler that uses the codec of the run's name and replies to a ping at once."""
 
     def __init__(self, site: str, worker_settings: WorkerSettings) -> None:
         self.site, self.worker_settings = site, worker_settings
 
-    def answer(self, message: Message) -> Message:
+    def reply(self, message: Message) -> Message:
         """Handle a message."""
         if message.header.get("run") == PING:
             return Message("reply", {"site": self.site}, message.attachments)
-        return SiteWorker(learner(self.site, codec_of(message.header["run"])), self.worker_settings).reply(
-            message
-        )
+        worker = SiteWorker(make_learner(self.site, codec_of(message.header["run"])), self.worker_settings)
+        return worker.reply(message)
 
 
-def make_site_worker(config: Mapping[str, Any]) -> AnyRun:
+def make_site_worker(config: Mapping[str, Any]) -> RunHandler:
     """Return the handler of a site's messages."""
-    return AnyRun(str(config["site"]), read_worker_settings(config))
+    return RunHandler(str(config["site"]), read_worker_settings(config))
 
 
-def ping(post: MessageTransport, about: str) -> None:
+def ping(transport: MessageTransport, argument: str) -> None:
     """Run a controller that sends requests to one node after the other and reports the reply times."""
-    report, count = Path(about), 0
+    report, count = Path(argument), 0
     while True:
-        for node in post.nodes():
-            message_id = post.send(node, Message("query", {"run": PING}), 600.0)
-            answer = None
-            while message_id and answer is None:
+        for node in transport.nodes():
+            message_id = transport.send(node, Message("query", {"run": PING}), 600.0)
+            reply = None
+            while message_id and reply is None:
                 time.sleep(0.05)
-                post.nodes()
-                answer = post.collect([message_id]).get(message_id)
-            if isinstance(answer, Message):
+                transport.nodes()
+                reply = transport.collect([message_id]).get(message_id)
+            if isinstance(reply, Message):
                 count += 1
                 with atomic_write(report, sync=False) as temporary_path:
                     temporary_path.write_text(json.dumps([os.getpid(), count, time.time()]))
 
 
-class Marks:
+class VersionMarks:
     """For each version: time, bytes that the sites had sent and received, and accuracy."""
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
         self._settings, self._test = settings, sampled_examples(50, 1000)
         self.rows: list[tuple[float, int, int, float]] = []
 
-    def add(self, vector: np.ndarray) -> dict[str, float]:
+    def add(self, vector: Vector) -> dict[str, float]:
         """Add one version."""
         from _hosts import counted  # beside this file
 
@@ -121,14 +121,14 @@ class Marks:
             temporary_path.write_text(json.dumps(self.rows))
 
 
-def conduct(post: MessageTransport, about: str) -> None:
+def run_controller(transport: MessageTransport, argument: str) -> None:
     """Run the controller in its own process at the centre."""
-    settings = json.loads(about)
-    codec, marks = codec_of(settings["run"]), Marks(settings)
-    rules = Strategy(len(SITES), settings["rounds"], training=SETTINGS, scheduler=SynchronousScheduler())
+    settings = json.loads(argument)
+    codec, marks = codec_of(settings["run"]), VersionMarks(settings)
+    strategy = Strategy(len(SITES), settings["rounds"], training=SETTINGS, scheduler=SynchronousScheduler())
 
-    def check(who: str, version: int, payload: bytes) -> None:
-        codec.decode(payload, MODEL.layout, CodecKey(round_key(0, version), who))
+    def check(learner: str, version: int, payload: bytes) -> None:
+        codec.decode(payload, MODEL.layout, CodecKey(round_key(0, version), learner))
 
     def watch(_: object, event: Event) -> None:
         """Set the first mark when the last site has joined, so that process start is not measured."""
@@ -141,7 +141,7 @@ def conduct(post: MessageTransport, about: str) -> None:
         network = FlowerNetwork(
             settings["run"], MODEL.layout.digest, "", lambda: read_admitted(Path(settings["centre"]))
         )
-        engine = FlowerEngine(post, network, store_payload=journal.payloads.put, check_payload=check)
-        community = community_model(rules, MODEL.layout, codec, MODEL.initial(0))
-        RunLoop(rules, community, engine, journal, marks.add).run(watch)
+        engine = FlowerEngine(transport, network, store_payload=journal.payloads.put, check_payload=check)
+        community = community_model(strategy, MODEL.layout, codec, MODEL.initial(0))
+        RunLoop(strategy, community, engine, journal, marks.add).run(watch)
     marks.write()

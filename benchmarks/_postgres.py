@@ -23,23 +23,25 @@ def server() -> Iterator[str]:
         yield ""
         return
     folder, programs = Path(tempfile.mkdtemp(prefix="pg")), Path(initdb).parent
-    how: dict[str, Any] = {"cwd": folder, "capture_output": True, "check": True}
+    options: dict[str, Any] = {"cwd": folder, "capture_output": True, "check": True}
     if os.geteuid() == 0:  # the server refuses to run as root
-        user = pwd.getpwnam("postgres" if _is_there("postgres") else "nobody").pw_name
+        user = pwd.getpwnam("postgres" if _has_account("postgres") else "nobody").pw_name
         shutil.chown(folder, user)
-        how |= {"user": user, "extra_groups": []}
+        options |= {"user": user, "extra_groups": []}
     data, socket = folder / "data", f"-c fsync=off -c listen_addresses='' -k {folder}"
     try:
-        subprocess.run([programs / "initdb", "-D", data, "-U", "abaton", "-A", "trust", "-E", "UTF8"], **how)
-        control = [programs / "pg_ctl", "-D", data, "-w", "-l", folder / "log"]
-        subprocess.run([*control, "-o", socket, "start"], **how)
+        subprocess.run(
+            [programs / "initdb", "-D", data, "-U", "abaton", "-A", "trust", "-E", "UTF8"], **options
+        )
+        control: list[str | Path] = [programs / "pg_ctl", "-D", data, "-w", "-l", folder / "log"]
+        subprocess.run([*control, "-o", socket, "start"], **options)
         try:
             yield f"postgresql+psycopg://abaton@/postgres?host={folder}"
         finally:
-            subprocess.run([*control, "-m", "immediate", "stop"], **how)
+            subprocess.run([*control, "-m", "immediate", "stop"], **options)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _is_there(name: str) -> bool:
+def _has_account(name: str) -> bool:
     return any(account.pw_name == name for account in pwd.getpwall())

@@ -35,15 +35,17 @@ SPILLED = 200
 
 def run() -> list[BenchmarkResult]:
     """Measure commit time by number of learners, against a copy and against the full pass."""
-    most = _most(PARAMETERS)
+    max_learners = _max_learners(PARAMETERS)
     copy = _copy(PARAMETERS)
-    alone, ten, hundred, many = _commits(PARAMETERS, (1, 10, 100, most))
+    single, ten, hundred, many = _commits(PARAMETERS, (1, 10, 100, max_learners))
     small, small_many = _commits(SMALL, (1, 1000))
-    passes = {n: _full_pass(PARAMETERS, n) for n in (*LEARNERS, most)}
+    passes = {n: _full_pass(PARAMETERS, n) for n in (*LEARNERS, max_learners)}
     break_even = 1 + max((n for n, seconds in passes.items() if seconds <= ten), default=0)
     return [
-        at_most(f"commit with {most} learners against 1, 1.69 million parameters", many / alone, 1.2, "x"),
-        at_most("commit with 100 learners against 1, 1.69 million parameters", hundred / alone, 1.2, "x"),
+        at_most(
+            f"commit with {max_learners} learners against 1, 1.69 million parameters", many / single, 1.2, "x"
+        ),
+        at_most("commit with 100 learners against 1, 1.69 million parameters", hundred / single, 1.2, "x"),
         at_most("commit with 1000 learners against 1, 600 thousand parameters", small_many / small, 1.2, "x"),
         at_most(
             "cached commit, 10 learners, 1.69 million parameters",
@@ -52,28 +54,32 @@ def run() -> list[BenchmarkResult]:
             "x np.copyto of the bytes it touches",
         ),
         at_most(
-            f"cached commit, {most} learners, 1.69 million parameters",
+            f"cached commit, {max_learners} learners, 1.69 million parameters",
             many / copy,
             2.5,
             "x np.copyto of the bytes it touches",
         ),
         BenchmarkResult("cached commit, 10 learners, 1.69 million parameters", 1e3 * ten, "ms"),
-        BenchmarkResult(f"cached commit, {most} learners, 1.69 million parameters", 1e3 * many, "ms"),
+        BenchmarkResult(f"cached commit, {max_learners} learners, 1.69 million parameters", 1e3 * many, "ms"),
         *_spilled(PARAMETERS),
         *(
-            BenchmarkResult(f"full pass by BLAS over {n} models in an arena", 1e3 * s, "ms")
+            BenchmarkResult(f"full pass by BLAS over {n} models in one array", 1e3 * s, "ms")
             for n, s in passes.items()
         ),
         BenchmarkResult("full pass over 100 models against the cached commit", passes[100] / ten, "x"),
-        BenchmarkResult(f"full pass over {most} models against the cached commit", passes[most] / many, "x"),
-        BenchmarkResult("number of learners from which the cache pays", break_even, "learners"),
-        BenchmarkResult("memory of the cache besides the newest models", 12.0, "bytes a parameter"),
-        BenchmarkResult("memory of the newest models", 4.0, "bytes a parameter and learner"),
-        BenchmarkResult(f"memory of {most} newest models", 4e-9 * most * PARAMETERS, "GB"),
+        BenchmarkResult(
+            f"full pass over {max_learners} models against the cached commit",
+            passes[max_learners] / many,
+            "x",
+        ),
+        BenchmarkResult("number of learners from which the cache is faster", break_even, "learners"),
+        BenchmarkResult("memory of the cache without the newest models", 12.0, "bytes per parameter"),
+        BenchmarkResult("memory of the newest models", 4.0, "bytes per parameter and learner"),
+        BenchmarkResult(f"memory of {max_learners} newest models", 4e-9 * max_learners * PARAMETERS, "GB"),
     ]
 
 
-def _most(size: int) -> int:
+def _max_learners(size: int) -> int:
     """Return a thousand learners, or as many as fit in half of the free memory."""
     free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return 1000 if free > 1.4 * 4000 * size else max(101, free // 2 // (4 * size))
@@ -96,29 +102,31 @@ def _commits(size: int, counts: Sequence[int]) -> list[float]:
 def _commit(size: int, learners: int, cache: ModelCache | None = None) -> Callable[[], None]:
     """Return a function that commits for all learners in shuffled order, so that stored models leave the cache."""
     layout = _layout(size)
-    mix = LatestMeanModel(layout, parse_codec("raw"), layout.zeros(), model_cache=cache)
+    aggregate = LatestMeanModel(layout, parse_codec("raw"), layout.zeros(), model_cache=cache)
     models = np.random.default_rng(0).normal(size=(2, size)).astype(np.float32)
     for i in range(learners):
-        mix.replace(f"learner{i}", models[i % 2], 1.0 + i % 7)
+        aggregate.replace(f"learner{i}", models[i % 2], 1.0 + i % 7)
     turn = [0]
 
     def commit() -> None:
         turn[0] += 1
-        mix.replace(f"learner{turn[0] * 7919 % learners}", models[turn[0] % 2], 1.0 + turn[0] % 7)
-        mix.publish()
+        aggregate.replace(f"learner{turn[0] * 7919 % learners}", models[turn[0] % 2], 1.0 + turn[0] % 7)
+        aggregate.publish()
 
     return commit
 
 
 def _spilled(size: int) -> list[BenchmarkResult]:
-    (inside,) = _commits(size, [SPILLED])
+    (in_memory,) = _commits(size, [SPILLED])
     with tempfile.TemporaryDirectory() as folder, ScratchModelFile(Path(folder), size) as file:
-        outside = best_seconds(_commit(size, SPILLED, ModelCache(size, 0, file)), repeats=96)
+        in_file = best_seconds(_commit(size, SPILLED, ModelCache(size, 0, file)), repeats=96)
     return [
         BenchmarkResult(
-            f"commit with {SPILLED} newest models in a file instead of memory", 1e3 * outside, "ms"
+            f"commit with {SPILLED} newest models in a file instead of memory", 1e3 * in_file, "ms"
         ),
-        BenchmarkResult("commit with the newest models in a file", outside / inside, "x a commit in memory"),
+        BenchmarkResult(
+            "commit with the newest models in a file", in_file / in_memory, "x a commit in memory"
+        ),
         BenchmarkResult("memory of the newest models when they are in a file", 4e-6 * size, "MB, one buffer"),
     ]
 
@@ -129,7 +137,7 @@ def _copy(size: int) -> float:
 
 
 def _full_pass(size: int, learners: int) -> float:
-    arena = np.ones((learners, size), np.float32)
-    weights, mixed = np.ones(learners, np.float32) / learners, np.empty(size, np.float32)
+    stacked = np.ones((learners, size), np.float32)
+    weights, mean = np.ones(learners, np.float32) / learners, np.empty(size, np.float32)
     repeats = 20 if learners <= 100 else 3
-    return best_seconds(lambda: np.matmul(weights, arena, out=mixed), repeats=repeats)
+    return best_seconds(lambda: np.matmul(weights, stacked, out=mean), repeats=repeats)

@@ -15,6 +15,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -43,7 +44,7 @@ ADULT = Path(__file__).resolve().parents[2] / "shared" / "data" / "fhir" / "kano
 COLUMNS = ("sex", "age", "race", "marital-status", "education", "native-country", "workclass", "occupation")
 SALARY = "salary-class"
 
-# What ARX 3.9.2 finds on Adult: quasi-identifiers, what is asked, suppression limit, loss, suppressed records.
+# Results of ARX 3.9.2 on Adult: quasi-identifiers, privacy model, suppression limit, loss, suppressed records.
 ARX: tuple[tuple[str, int, SensitiveAttribute | None, float, float, int], ...] = (
     ("5 QI, k=5", 5, None, 0.05, 0.0802157442, 1385),
     ("8 QI, k=5", 8, None, 0.05, 0.2518517152, 1458),
@@ -93,14 +94,14 @@ def _adult_settings(columns: int, **options: Any) -> AnonymitySettings:
 
 def _synthetic() -> tuple[pl.DataFrame, Callable[..., AnonymitySettings], Path]:
     """Return a table of Adult's shape for machines without the Adult data."""
-    _note("the Adult table is not beside this checkout: measuring a made-up one of its shape, without ARX")
-    random = np.random.default_rng(1)
+    _note("the Adult table is not beside this checkout: measuring a synthetic one of its shape, without ARX")
+    rng = np.random.default_rng(1)
     sizes = {"sex": 2, "race": 5, "marital-status": 7, "education": 16, "native-country": 41, "workclass": 8}
     sizes |= {"occupation": 14, SALARY: 2}
-    cells = {"age": random.integers(17, 90, 30_162).astype(str)}
+    cells = {"age": rng.integers(17, 90, 30_162).astype(str)}
     for name, size in sizes.items():
         share = 1 / np.arange(1, size + 1)
-        cells[name] = random.choice([f"{name}{i}" for i in range(size)], 30_162, p=share / share.sum())
+        cells[name] = rng.choice([f"{name}{i}" for i in range(size)], 30_162, p=share / share.sum())
 
     def settings_for(columns: int, **options: Any) -> AnonymitySettings:
         quasi = [
@@ -131,7 +132,7 @@ def _arx(frame: pl.DataFrame, folder: Path) -> list[BenchmarkResult]:
             ),
             BenchmarkResult(
                 f"ARX, {name}: search",
-                _seconds(lambda t=table, s=settings: optimal_node(t, s), repeats=3),
+                _seconds(partial(optimal_node, table, settings), repeats=3),
                 "s",
             ),
             BenchmarkResult(f"ARX, {name}: nodes counted of {recoding.nodes}", recoding.evaluated, ""),
@@ -179,10 +180,10 @@ def _pycanon(frame: pl.DataFrame) -> list[BenchmarkResult]:
             return compute_metrics(table, release_unchanged(table), settings)
 
         k = _seconds(lambda: ours(k_settings), repeats=30)  # noqa: B023
-        everything = _seconds(lambda: ours(full_settings), repeats=30)  # noqa: B023
+        all_metrics = _seconds(lambda: ours(full_settings), repeats=30)  # noqa: B023
         rows += [
             BenchmarkResult(f"measure {columns} QI: k and risks", k, "s"),
-            BenchmarkResult(f"measure {columns} QI: k, l, t and risks", everything, "s"),
+            BenchmarkResult(f"measure {columns} QI: k, l, t and risks", all_metrics, "s"),
         ]
         if peer is None:
             continue
@@ -199,10 +200,16 @@ def _pycanon(frame: pl.DataFrame) -> list[BenchmarkResult]:
         rows += [
             at_least(f"pycanon {columns} QI: k alone, times slower", theirs["k"] / k, 10, "x"),
             at_least(
-                f"pycanon {columns} QI: l alone, times slower than our all", theirs["l"] / everything, 10, "x"
+                f"pycanon {columns} QI: l alone, times slower than all metrics",
+                theirs["l"] / all_metrics,
+                10,
+                "x",
             ),
             at_least(
-                f"pycanon {columns} QI: t alone, times slower than our all", theirs["t"] / everything, 10, "x"
+                f"pycanon {columns} QI: t alone, times slower than all metrics",
+                theirs["t"] / all_metrics,
+                10,
+                "x",
             ),
         ]
     return rows
@@ -257,36 +264,14 @@ def _levels(table: Any) -> dict[str, dict[int, Any]]:
     }
 
 
-_CHILD = """
-import json, sys, time
-from pathlib import Path
-import polars
-from abaton.anonymity import examine, read_settings
-from abaton.anonymity.table_files import scan, write
-def peak():
-    # Not ru_maxrss: that starts with the parent's.
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return int(next(line for line in lines if line.startswith("VmHWM")).split()[1]) / 1024
-table, study, out = map(Path, sys.argv[1:])
-start, before = time.perf_counter(), peak()
-settings = read_settings(study)
-frame = scan(table)
-made = examine(frame, settings, folder=study.parent)
-found = time.perf_counter()
-write(frame, made.table, made.shown, settings, out)
-print(json.dumps({"search": found - start, "write": time.perf_counter() - found, "k": made.after.k,
-    "memory": peak() - before, "rows": made.before.records, "suppressed": made.after.suppressed}))
-"""
-
-
 def _million(
     frame: pl.DataFrame, settings: Callable[..., AnonymitySettings], folder: Path
 ) -> list[BenchmarkResult]:
     """Measure one million records with jittered ages, examined and anonymised from disk."""
-    random = np.random.default_rng(7)
-    rows = frame[random.integers(0, len(frame), 1_000_000)]
-    ages = np.clip(rows["age"].cast(pl.Int64).to_numpy() + random.integers(-3, 4, len(rows)), 17, 90)
-    subjects = random.integers(
+    rng = np.random.default_rng(7)
+    rows = frame[rng.integers(0, len(frame), 1_000_000)]
+    ages = np.clip(rows["age"].cast(pl.Int64).to_numpy() + rng.integers(-3, 4, len(rows)), 17, 90)
+    subjects = rng.integers(
         0, 1_250_000, len(rows)
     )  # about 690,000 have a record, three in ten of them several
     rows = rows.with_columns(pl.Series("age", ages.astype(str)), pl.Series("patient", subjects))
@@ -296,17 +281,23 @@ def _million(
         rows.write_csv(work / "million.csv")
         size = (work / "million.csv").stat().st_size / 2**20
         del rows
-        whose = {"": "one_row_per_subject = true", " of 690,000 people": 'subject = "patient"'}
-        for method, who in product(("recode", "mondrian"), whose):
-            _study(work / "study.toml", settings(8), folder, method, whose[who])
+        subject_settings = {"": "one_row_per_subject = true", " of 690,000 subjects": 'subject = "patient"'}
+        for method, subjects_label in product(("recode", "mondrian"), subject_settings):
+            _study(work / "study.toml", settings(8), folder, method, subject_settings[subjects_label])
             done = subprocess.run(
-                [sys.executable, "-c", _CHILD, work / "million.csv", work / "study.toml", work / "out.csv"],
+                [
+                    sys.executable,
+                    Path(__file__).with_name("_anonymise_table.py"),
+                    work / "million.csv",
+                    work / "study.toml",
+                    work / "out.csv",
+                ],
                 check=True,
                 capture_output=True,
                 text=True,
             )
             report = json.loads(done.stdout)
-            name = f"1M records{who}, 8 QI, {method}"
+            name = f"1M records{subjects_label}, 8 QI, {method}"
             results += [
                 BenchmarkResult(f"{name}: read, measure, search", report["search"], "s"),
                 BenchmarkResult(f"{name}: write {size:.0f} MB", report["write"], "s"),
@@ -316,11 +307,11 @@ def _million(
     return results
 
 
-def _study(path: Path, settings: AnonymitySettings, folder: Path, method: str, whose: str) -> None:
+def _study(path: Path, settings: AnonymitySettings, folder: Path, method: str, subject_setting: str) -> None:
     """Write the study document of a benchmark."""
     lines = [
         "[privacy.anonymity]",
-        whose,
+        subject_setting,
         "k = 5",
         f'method = "{method}"',
         f'passthrough_columns = ["{SALARY}"]',

@@ -13,6 +13,7 @@ import signal
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -69,30 +70,34 @@ def _crashes(name: str, federation: Federation) -> list[BenchmarkResult]:
     rounds = federation.strategy.rounds
     with tempfile.TemporaryDirectory() as folder:
         store_path = Path(folder)
-        uninterrupted = _in_a_child(lambda: _seconds(lambda: _live(federation, store_path, "whole")))
-        taken = []
+        uninterrupted = _in_child(lambda: _seconds(lambda: _run(federation, store_path, "uninterrupted")))
+        resume_seconds = []
         for turn in range(CRASH_POINTS + 1):
             version = (turn + 1) * rounds // (CRASH_POINTS + 1) if turn < CRASH_POINTS else rounds + 1
-            going_on = _GoingOn(store_path, version, turn % 7)
-            outcome = _in_a_child(lambda watch=going_on: _live(federation, store_path, "killed", watch=watch))
+            monitor = _CrashMonitor(store_path, version, turn % 7)
+            outcome = _in_child(partial(_run, federation, store_path, "killed", monitor))
             assert (outcome < 0) == (turn < CRASH_POINTS), (
                 "a process was not killed where it should have been"
             )
-            taken += [float(going_on.outcome.read_text())] if turn else []
-            going_on.outcome.unlink(missing_ok=True)
+            resume_seconds += [float(monitor.outcome.read_text())] if turn else []
+            monitor.outcome.unlink(missing_ok=True)
         if name == "asynchronous":
-            without = _from_the_journal(federation, store_path)
+            without = _resume_from_journal(federation, store_path)
         with Store(store_path) as store:
-            ends = {Run(store, run).versions[-1].digest for run in ("whole", "killed")}
-    what = f"{name}, {COMMITS:,} commits of {LEARNERS} learners, killed at {CRASH_POINTS} places"
+            ends = {Run(store, run).versions[-1].digest for run in ("uninterrupted", "killed")}
+    label = f"{name}, {COMMITS:,} commits of {LEARNERS} learners, killed at {CRASH_POINTS} points"
     unit = "% of the run's time"
     results = [
-        at_most(f"{what}: longest time to go on", 100 * max(taken) / uninterrupted, 5.0, unit),
-        BenchmarkResult(f"{what}: mean time to go on", 100 * sum(taken) / len(taken) / uninterrupted, unit),
-        BenchmarkResult(f"{what}: the run", uninterrupted, "s"),
+        at_most(f"{label}: longest time to resume", 100 * max(resume_seconds) / uninterrupted, 5.0, unit),
+        BenchmarkResult(
+            f"{label}: mean time to resume",
+            100 * sum(resume_seconds) / len(resume_seconds) / uninterrupted,
+            unit,
+        ),
+        BenchmarkResult(f"{label}: the run", uninterrupted, "s"),
     ]
     if name == "synchronous":
-        results.append(at_most(f"{what}: other final models than undisturbed", len(ends) - 1, 0, "models"))
+        results.append(at_most(f"{label}: final models other than uninterrupted", len(ends) - 1, 0, "models"))
     else:
         results.append(
             BenchmarkResult(
@@ -102,19 +107,19 @@ def _crashes(name: str, federation: Federation) -> list[BenchmarkResult]:
     return results
 
 
-def _from_the_journal(federation: Federation, store_path: Path) -> float:
+def _resume_from_journal(federation: Federation, store_path: Path) -> float:
     """Return the time to resume from the complete journal of a run that was killed near its end."""
     last = federation.strategy.rounds
     assert (
-        _in_a_child(lambda: _live(federation, store_path, "journal", _GoingOn(store_path, last - 1, 0), 0))
+        _in_child(lambda: _run(federation, store_path, "journal", _CrashMonitor(store_path, last - 1, 0), 0))
         < 0
     )
-    going_on = _GoingOn(store_path, last + 1, 0)
-    _in_a_child(lambda: _live(federation, store_path, "journal", going_on, 0))
-    return float(going_on.outcome.read_text())
+    monitor = _CrashMonitor(store_path, last + 1, 0)
+    _in_child(lambda: _run(federation, store_path, "journal", monitor, 0))
+    return float(monitor.outcome.read_text())
 
 
-class _GoingOn:
+class _CrashMonitor:
     """Monitor that records the time of the first new update and kills this process after a version.
 
     Args:
@@ -124,16 +129,20 @@ class _GoingOn:
     """
 
     def __init__(self, folder: Path, version: int, later: int) -> None:
-        self.outcome = folder / "went-on"
-        self._version, self._later, self._lived = version, later, 0.0
+        self.outcome = folder / "resumed"
+        self._version, self._later, self._resumed_at = version, later, 0.0
         self._started: float | None = None
 
-    def begin(self, lived: float) -> None:
+    def start(self, resumed_at: float) -> None:
         """Start to measure a resumed run."""
-        self._started, self._lived = time.perf_counter(), lived
+        self._started, self._resumed_at = time.perf_counter(), resumed_at
 
     def __call__(self, state: ControllerState, event: Event) -> None:
-        if self._started is not None and isinstance(event, UpdateReceived) and event.timestamp > self._lived:
+        if (
+            self._started is not None
+            and isinstance(event, UpdateReceived)
+            and event.timestamp > self._resumed_at
+        ):
             self.outcome.write_text(str(time.perf_counter() - self._started))
             self._started = None
         if state.version >= self._version:
@@ -142,16 +151,16 @@ class _GoingOn:
                 os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _live(
+def _run(
     federation: Federation,
     folder: Path,
     run: str,
-    watch: _GoingOn | None = None,
+    watch: _CrashMonitor | None = None,
     checkpoints: int = CHECKPOINT_EVERY,
 ) -> float:
     with Store(folder) as store:
         if watch is not None:
-            watch.begin(run_head(store, run).timestamp if store.get_run(run) else 0.0)
+            watch.start(run_head(store, run).timestamp if store.get_run(run) else 0.0)
         federation.run(run, store=store, engine="local", watch=watch, checkpoints=checkpoints)
     return 0.0
 
@@ -161,13 +170,13 @@ def _cost(sites: dict[str, Examples]) -> list[BenchmarkResult]:
     federation = Federation(
         MODEL, sites, Strategy(rounds=SHORT, scheduler=AsynchronousScheduler(), training=TRAINING)
     )
-    spent: dict[int, list[tuple[float, float]]] = {0: [], CHECKPOINT_EVERY: []}
+    costs: dict[int, list[tuple[float, float]]] = {0: [], CHECKPOINT_EVERY: []}
     for turn in range(2 * REPEATS):
         every = (0, CHECKPOINT_EVERY)[turn % 2]
         with tempfile.TemporaryDirectory() as folder:
-            spent[every].append(_spent(federation, Path(folder), every))
-    without, with_them = (np.min(spent[every], axis=0) for every in (0, CHECKPOINT_EVERY))
-    processor, clock = with_them / without
+            costs[every].append(_measure_cost(federation, Path(folder), every))
+    without, with_checkpoints = (np.min(costs[every], axis=0) for every in (0, CHECKPOINT_EVERY))
+    processor, clock = with_checkpoints / without
     name = f"asynchronous, {SHORT} commits with checkpoints"
     return [
         at_most(f"{name}: processor time of all processes", float(processor), 1.05, "x without them"),
@@ -175,10 +184,10 @@ def _cost(sites: dict[str, Examples]) -> list[BenchmarkResult]:
     ]
 
 
-def _spent(federation: Federation, folder: Path, every: int) -> tuple[float, float]:
+def _measure_cost(federation: Federation, folder: Path, every: int) -> tuple[float, float]:
     """Return processor and wall-clock seconds of all processes of a run."""
     before = os.times()
-    seconds = _in_a_child(lambda: _seconds(lambda: _live(federation, folder, "r", checkpoints=every)))
+    seconds = _in_child(lambda: _seconds(lambda: _run(federation, folder, "r", checkpoints=every)))
     after = os.times()
     system = after.children_system - before.children_system
     return after.children_user - before.children_user + system, seconds
@@ -187,25 +196,28 @@ def _spent(federation: Federation, folder: Path, every: int) -> tuple[float, flo
 def _large() -> list[BenchmarkResult]:
     """Measure a checkpoint of the newest models of some learners at the size of the SSTC paper's network."""
     layout = Layout([Tensor("weight", (PARAMETERS,), TensorRole.DENSE)])
-    mix, again = (LatestMeanModel(layout, parse_codec("raw"), layout.zeros()) for _ in range(2))
+    aggregate, restored = (LatestMeanModel(layout, parse_codec("raw"), layout.zeros()) for _ in range(2))
     model = np.random.default_rng(0).normal(size=PARAMETERS).astype(np.float32)
     for learner in range(MODELS):
-        mix.replace(f"learner{learner}", model, 1.0)
+        aggregate.replace(f"learner{learner}", model, 1.0)
     with tempfile.TemporaryDirectory() as folder:
         checkpoints = Checkpoints(Path(folder))
-        writing = best_seconds(lambda: checkpoints.write(Checkpoint(1, "", {"mix": mix.save()})), repeats=3)
+        name = "community_model"
+        writing = best_seconds(
+            lambda: checkpoints.write(Checkpoint(1, "", {name: aggregate.save()})), repeats=3
+        )
         size = checkpoints.path.stat().st_size
-        reading = _seconds(lambda: again.load(checkpoints.read().components["mix"]))  # type: ignore[union-attr]
-    what = f"a checkpoint of {MODELS} newest models of 1.69 million parameters"
+        reading = _seconds(lambda: restored.load(checkpoints.read().components[name]))  # type: ignore[union-attr]
+    label = f"a checkpoint of {MODELS} newest models of 1.69 million parameters"
     return [
-        BenchmarkResult(f"{what}: its size", 1e-6 * size, "MB"),
-        BenchmarkResult(f"{what}: writing it", writing, "s"),
-        BenchmarkResult(f"{what}: the shortest time between two of them", writing / MAX_TIME_FRACTION, "s"),
-        BenchmarkResult(f"{what}: reading it and taking it over", reading, "s"),
+        BenchmarkResult(f"{label}: its size", 1e-6 * size, "MB"),
+        BenchmarkResult(f"{label}: writing it", writing, "s"),
+        BenchmarkResult(f"{label}: the shortest time between two of them", writing / MAX_TIME_FRACTION, "s"),
+        BenchmarkResult(f"{label}: reading and loading it", reading, "s"),
     ]
 
 
-def _in_a_child(work: Callable[[], float]) -> float:
+def _in_child(function: Callable[[], float]) -> float:
     """Return the result of a function in a child process; negative if the process was killed."""
     reading, writing = os.pipe()
     child = os.fork()
@@ -213,7 +225,7 @@ def _in_a_child(work: Callable[[], float]) -> float:
         status = 1
         try:
             os.close(reading)
-            os.write(writing, str(work()).encode())
+            os.write(writing, str(function()).encode())
             status = 0
         finally:
             os._exit(status)

@@ -14,7 +14,7 @@ PARTS = ("error", "speed", "simd", "size", "accuracy")
 
 def run() -> list[BenchmarkResult]:
     """Run all measurements of the codecs."""
-    measures: list[BenchmarkResult] = []
+    results: list[BenchmarkResult] = []
     for part in PARTS:
         path = Path(__file__).with_name(f"_codecs_{part}.py")
         if path.is_file():
@@ -23,5 +23,5 @@ def run() -> list[BenchmarkResult]:
             assert spec.loader is not None
             module = importlib.util.module_from_spec(spec)
             spec.loader.exec_module(module)
-            measures += module.run()
-    return measures
+            results += module.run()
+    return results

@@ -35,45 +35,44 @@ def run() -> list[BenchmarkResult]:
     """Measure local benefits by hospital over ten seeds, and the cost of the demonstration."""
     benefits_by_site: dict[str, list[dict[str, Any]]] = {}
     for seed in SEEDS:
-        for benefit in _gains(seed):
-            note(
-                f"demo: seed {seed}: {benefit['site']}: {format_difference(benefit['gain'])}, {benefit['verdict']}"
-            )
+        for benefit in _benefits(seed):
+            difference = format_difference(benefit["benefit"])
+            note(f"demo: seed {seed}: {benefit['site']}: {difference}, {benefit['verdict']}")
             benefits_by_site.setdefault(benefit["site"], []).append(benefit)
-    lines = [line for site, benefits in benefits_by_site.items() for line in _site(site, benefits)]
-    return [*lines, at_most("abaton demo, warm: processor time", _cost(), LIMIT, "s")]
+    results = [result for site, benefits in benefits_by_site.items() for result in _site(site, benefits)]
+    return [*results, at_most("abaton demo, warm: processor time", _cost(), LIMIT, "s")]
 
 
-def _gains(seed: int) -> list[dict[str, Any]]:
+def _benefits(seed: int) -> list[dict[str, Any]]:
     with tempfile.TemporaryDirectory() as temporary, Store(Path(temporary, "store")) as store:
         demonstration = make_demo(Path(temporary, "demo"), seed)
         options = StudyOptions(seed, demonstration.profiles)
-        ended = run_study(
+        study_run = run_study(
             demonstration.study, demonstration.sites, store, options, watch=demonstration.watch, now=NOW
         )
-        return local_benefits(ended.result["evaluation"])
+        return local_benefits(study_run.result["evaluation"])
 
 
 def _site(site: str, benefits: list[dict[str, Any]]) -> list[BenchmarkResult]:
-    known = [benefit for benefit in benefits if benefit["gain"] is not None]
-    gain = confidence_interval([benefit["gain"]["value"] for benefit in known])
-    reach = gain.half_width or 0.0
-    verdicts = [benefit["verdict"] for benefit in known]
+    evaluable = [benefit for benefit in benefits if benefit["benefit"] is not None]
+    benefit = confidence_interval([benefit["benefit"]["value"] for benefit in evaluable])
+    half_width = benefit.half_width or 0.0
+    verdicts = [benefit["verdict"] for benefit in evaluable]
     return [
-        at_least(f"{site}: seeds that can be evaluated", len(known), len(benefits), ""),
+        at_least(f"{site}: seeds that can be evaluated", len(evaluable), len(benefits), ""),
         *(
             BenchmarkResult(
                 f"{site}: AUROC {model}",
-                confidence_interval([benefit[model]["value"] for benefit in known]).mean,
+                confidence_interval([benefit[model]["value"] for benefit in evaluable]).mean,
                 "",
             )
             for model in ("local_only", "community")
         ),
-        BenchmarkResult(f"{site}: gain", gain.mean, ""),
-        at_least(f"{site}: gain, lower 95 % limit", gain.mean - reach, 0.0, ""),
-        BenchmarkResult(f"{site}: gain, upper 95 % limit", gain.mean + reach, ""),
-        BenchmarkResult(f"{site}: seeds in which it gains clearly", verdicts.count(BETTER), ""),
-        at_most(f"{site}: seeds in which it is clearly better alone", verdicts.count(WORSE), 0, ""),
+        BenchmarkResult(f"{site}: local benefit", benefit.mean, ""),
+        at_least(f"{site}: local benefit, lower 95 % limit", benefit.mean - half_width, 0.0, ""),
+        BenchmarkResult(f"{site}: local benefit, upper 95 % limit", benefit.mean + half_width, ""),
+        BenchmarkResult(f"{site}: seeds with a clearly better community model", verdicts.count(BETTER), ""),
+        at_most(f"{site}: seeds with a clearly worse community model", verdicts.count(WORSE), 0, ""),
     ]
 
 
@@ -83,11 +82,12 @@ def _cost() -> float:
         program = [sys.executable, "-c", _DEMO, "demo", "--store", "store", "-o", "demo.html"]
         environment = {**os.environ, "NUMBA_NUM_THREADS": "1"}
         for _ in range(2):
-            before = _children()
+            before = _child_seconds()
             subprocess.run(program, cwd=temporary, env=environment, check=True, capture_output=True)
-        return _children() - before
+        return _child_seconds() - before
 
 
-def _children() -> float:
+def _child_seconds() -> float:
+    """Return the processor time of the child processes so far."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime

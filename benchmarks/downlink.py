@@ -18,7 +18,7 @@ from abaton.benchmark import BenchmarkResult, at_least
 
 sys.path.insert(0, str(Path(__file__).parent))
 import _cnn
-from _compressed_federation import LEARNERS, Course, course
+from _compressed_federation import LEARNERS, FederationCurve, run_federation
 
 ROUNDS, LAST, SEEDS = 30, 5, (1, 2, 3)
 UP = "error_feedback | stc(sparsity=0.01, coding=context)"
@@ -29,7 +29,7 @@ def run() -> list[BenchmarkResult]:
     """Measure bytes of an update and of a model, and the accuracy difference to uplink compression only."""
     if not _cnn.available():
         return []
-    raw_run = course("raw", None, seed=SEEDS[0], rounds=1)
+    raw_run = run_federation("raw", None, seed=SEEDS[0], rounds=1)
     raw_bytes = {"up": raw_run.up[0] / LEARNERS, "down": raw_run.down[0] / LEARNERS}
     results = [
         BenchmarkResult(f"uncompressed, {way}", size, "bytes/learner and round")
@@ -37,19 +37,19 @@ def run() -> list[BenchmarkResult]:
     ]
     with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
         futures = {
-            (seed, down): pool.submit(course, UP, down, seed=seed, rounds=ROUNDS)
+            (seed, down): pool.submit(run_federation, UP, down, seed=seed, rounds=ROUNDS)
             for seed in SEEDS
             for down in (None, DOWN)
         }
-        courses = {key: future.result() for key, future in futures.items()}
+        curves = {key: future.result() for key, future in futures.items()}
     for seed in SEEDS:
-        only, both = courses[seed, None], courses[seed, DOWN]
+        uplink_only, both = curves[seed, None], curves[seed, DOWN]
         results += _traffic(seed, both, raw_bytes)
-        results += _accuracies(seed, only, both)
+        results += _accuracies(seed, uplink_only, both)
     return results
 
 
-def _traffic(seed: int, both: Course, raw_bytes: dict[str, float]) -> list[BenchmarkResult]:
+def _traffic(seed: int, both: FederationCurve, raw_bytes: dict[str, float]) -> list[BenchmarkResult]:
     """Return bytes per learner and round; the first model is sent in full and reported separately."""
     sent = {"up": both.up, "down, without the first model": both.down[1:], "down, all": both.down}
     results = []
@@ -61,10 +61,10 @@ def _traffic(seed: int, both: Course, raw_bytes: dict[str, float]) -> list[Bench
     return results
 
 
-def _accuracies(seed: int, only: Course, both: Course) -> list[BenchmarkResult]:
+def _accuracies(seed: int, uplink_only: FederationCurve, both: FederationCurve) -> list[BenchmarkResult]:
     results = []
     for label, last in ((f"after {ROUNDS} rounds", 1), (f"mean of the last {LAST} of {ROUNDS} rounds", LAST)):
-        one, two = (100 * float(np.mean(course.accuracy[-last:])) for course in (only, both))
+        one, two = (100 * float(np.mean(curve.accuracy[-last:])) for curve in (uplink_only, both))
         results.append(BenchmarkResult(f"seed {seed}: accuracy {label}, uplink only", one, "%"))
         results.append(BenchmarkResult(f"seed {seed}: accuracy {label}, both ways", two, "%"))
         results.append(

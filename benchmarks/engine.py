@@ -46,7 +46,7 @@ def run() -> list[BenchmarkResult]:
         BenchmarkResult(
             "cost of the engine",
             1e3 * (min(engine_seconds) - min(bare)) / ROUNDS / PARTICIPANTS,
-            "ms an update",
+            "ms per update",
         ),
         at_most("the whole engine", min(engine_seconds) / min(loop_seconds), 1.0, "x a plain PyTorch loop"),
     ]
@@ -88,7 +88,7 @@ def _loop(sites: dict[str, Examples]) -> None:
             x, y = torch.from_numpy(data.x), torch.from_numpy(data.y)
             for rows in torch.split(torch.from_numpy(rng.permutation(len(data))), TRAINING.batch_size):
                 optimiser.zero_grad()
-                nn.functional.cross_entropy(net(x[rows]), y[rows]).backward()
+                nn.functional.cross_entropy(net(x[rows]), y[rows]).backward()  # type: ignore[no-untyped-call]
                 optimiser.step()
             trained.append({name: values.clone() for name, values in net.state_dict().items()})
         state = {name: sum(t[name] for t in trained) / PARTICIPANTS for name in state}
@@ -96,14 +96,14 @@ def _loop(sites: dict[str, Examples]) -> None:
 
 def _engine(model: Model, sites: dict[str, Examples], store: Store) -> None:
     codec = parse_codec("raw")
-    rules = Strategy(
+    strategy = Strategy(
         LEARNERS, ROUNDS, scheduler=SynchronousScheduler(participants=PARTICIPANTS), training=TRAINING
     )
-    learners = {name: Learner(name, model, data, codec, rules.seed) for name, data in sites.items()}
+    learners = {name: Learner(name, model, data, codec, strategy.seed) for name, data in sites.items()}
     journal = Journal(store, "bench")
     engine = VirtualEngine(learners, {}, store_payload=journal.payloads.put, seed=0)
-    community = community_model(rules, model.layout, codec, model.initial(0))
-    RunLoop(rules, community, engine, journal).run()
+    community = community_model(strategy, model.layout, codec, model.initial(0))
+    RunLoop(strategy, community, engine, journal).run()
 
 
 def _seconds(call: Callable[[], None]) -> float:

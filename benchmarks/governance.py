@@ -13,7 +13,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -50,7 +50,7 @@ from abaton.store import Database
 
 ROWS, BATCH, LOOKUPS = 100_000, 1_000, 2_000
 SUBJECTS = 100_000
-SENDERS, ENVELOPES, PART = 4, 25, 1 << 16
+SENDERS, ENVELOPES, CHUNK_BYTES = 4, 25, 1 << 16
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 KEY = bytes(range(32))
 
@@ -93,44 +93,48 @@ def _consents(folder: Path) -> list[BenchmarkResult]:
         registry.enrol(subjects, "bench", "ab" * 32, NOW)
         enrolled = time.perf_counter() - start
         start = time.perf_counter()
-        _, everybody = registry.eligible_subjects("bench", ConsentAction.TRAIN, NOW)
+        _, eligible = registry.eligible_subjects("bench", ConsentAction.TRAIN, NOW)
         first = time.perf_counter() - start
-        assert len(everybody) == SUBJECTS
-        again = best_seconds(
+        assert len(eligible) == SUBJECTS
+        repeated = best_seconds(
             lambda: registry.eligible_subjects("bench", ConsentAction.TRAIN, NOW), repeats=20
         )
-        among, leaving = tuple(sorted(subjects)), iter(subjects)
-        taken = take_snapshot(registry, "bench", ConsentAction.TRAIN, NOW, among)
-        round_ = best_seconds(
-            lambda: take_snapshot(registry, "bench", ConsentAction.TRAIN, NOW, among, taken)
+        cohort, withdrawing = tuple(sorted(subjects)), iter(subjects)
+        snapshot = take_snapshot(registry, "bench", ConsentAction.TRAIN, NOW, cohort)
+        unchanged_round = best_seconds(
+            lambda: take_snapshot(registry, "bench", ConsentAction.TRAIN, NOW, cohort, snapshot)
         )
-        query_seconds, cohorts = [], []
-        for left in range(1, 8):
-            registry.withdraw(next(leaving), "bench", NOW)
+        query_seconds, snapshot_seconds = [], []
+        for withdrawn in range(1, 8):
+            registry.withdraw(next(withdrawing), "bench", NOW)
             start = time.perf_counter()
-            _, inside = registry.eligible_subjects("bench", ConsentAction.TRAIN, NOW)
+            _, eligible = registry.eligible_subjects("bench", ConsentAction.TRAIN, NOW)
             query_seconds.append(time.perf_counter() - start)
-            assert len(inside) == SUBJECTS - left
+            assert len(eligible) == SUBJECTS - withdrawn
             start = time.perf_counter()
-            taken = take_snapshot(registry, "bench", ConsentAction.TRAIN, NOW, among, taken)
-            cohorts.append(time.perf_counter() - start)
+            snapshot = take_snapshot(registry, "bench", ConsentAction.TRAIN, NOW, cohort, snapshot)
+            snapshot_seconds.append(time.perf_counter() - start)
         later = NOW + timedelta(days=31)
         start = time.perf_counter()
         registry.eligible_subjects("bench", ConsentAction.TRAIN, later)
         expired = time.perf_counter() - start
     return [
         at_least(
-            "consents: 100,000 people enrolled in one transaction", SUBJECTS / enrolled, 5_000, "people/s"
+            "consents: 100,000 subjects enrolled in one transaction", SUBJECTS / enrolled, 5_000, "subjects/s"
         ),
         BenchmarkResult("consents: first query, all subjects evaluated", first * 1e3, "ms"),
-        at_most("consents: who of 100,000 may be used, nothing changed", again * 1e3, 1, "ms"),
+        at_most("consents: eligible of 100,000 subjects, nothing changed", repeated * 1e3, 1, "ms"),
         at_most(
-            "consents: who of 100,000 may be used, after a withdrawal", min(query_seconds) * 1e3, 20, "ms"
+            "consents: eligible of 100,000 subjects, after a withdrawal", min(query_seconds) * 1e3, 20, "ms"
         ),
-        BenchmarkResult("consents: who of 100,000 may be used, a day's consents ended", expired * 1e3, "ms"),
-        BenchmarkResult("consents: cohort of a round of 100,000, nothing changed", round_ * 1e3, "ms"),
         BenchmarkResult(
-            "consents: cohort of a round of 100,000, after a withdrawal", min(cohorts) * 1e3, "ms"
+            "consents: eligible of 100,000 subjects, a day's consents expired", expired * 1e3, "ms"
+        ),
+        BenchmarkResult(
+            "consents: cohort of a round of 100,000, nothing changed", unchanged_round * 1e3, "ms"
+        ),
+        BenchmarkResult(
+            "consents: cohort of a round of 100,000, after a withdrawal", min(snapshot_seconds) * 1e3, "ms"
         ),
     ]
 
@@ -159,8 +163,8 @@ def _vault(folder: Path, key_set: KeySet) -> list[BenchmarkResult]:
     look_up = _cpu(lambda: [vault.find("bench", t) for t in tags]) / LOOKUPS
     row = vault.row("bench", tags[1])
     assert row is not None
-    answer = best_seconds(lambda: vault.open(row, key_set), repeats=3, inner=100)
-    one = best_seconds(lambda: vault.add(_rows(ROWS + secrets.randbelow(10**9), 1)[0]), repeats=20)
+    opening = best_seconds(lambda: vault.open(row, key_set), repeats=3, inner=100)
+    single_insert = best_seconds(lambda: vault.add(_rows(ROWS + secrets.randbelow(10**9), 1)[0]), repeats=20)
     start = time.perf_counter()
     vault.destroy_key("bench", tags[1])
     vault.destroy_row("bench", tags[1])
@@ -172,8 +176,8 @@ def _vault(folder: Path, key_set: KeySet) -> list[BenchmarkResult]:
         at_least("vault: insert, 100,000 rows in batches of 1,000, CPU", ROWS / cpu, 2_000, "rows/s"),
         at_most("vault: insert over HPKE alone, CPU", cpu / ROWS / wrap, 4, "x"),
         at_least("vault: look-up among 100,000 rows, CPU", 1 / look_up, 2_000, "rows/s"),
-        BenchmarkResult("vault: insert of one row, durable", one * 1e3, "ms"),
-        BenchmarkResult("vault: read one row with the private key", answer * 1e6, "us"),
+        BenchmarkResult("vault: insert of one row, durable", single_insert * 1e3, "ms"),
+        BenchmarkResult("vault: read one row with the private key", opening * 1e6, "us"),
         BenchmarkResult("vault: destroy key and row among 100,000, scrubbed", deletion_seconds, "s"),
         BenchmarkResult("vault: size on disk", size, "bytes/row"),
     ]
@@ -191,12 +195,14 @@ def _seal(key_set: KeySet) -> list[BenchmarkResult]:
     data = b"".join(seal([content], header, sender.signing_key, to, KEY))
     sealing = _cpu(lambda: sum(map(len, seal([content], header, sender.signing_key, to, KEY))))
     opening = _cpu(lambda: sum(1 for _ in open_envelope([data], key_set, sender.public.key)))
-    looking = _cpu(lambda: inspect_envelope([data], sender.public.key))
+    inspecting = _cpu(lambda: inspect_envelope([data], sender.public.key))
     megabytes = len(content) / 1e6
     return [
         at_least("seal: throughput of content", megabytes / sealing, 50, "MB/s"),
         at_least("seal: opening, throughput of content", megabytes / opening, 50, "MB/s"),
-        BenchmarkResult("seal: checking an envelope without opening it", len(data) / 1e6 / looking, "MB/s"),
+        BenchmarkResult(
+            "seal: checking an envelope without opening it", len(data) / 1e6 / inspecting, "MB/s"
+        ),
         at_most("seal: sealed size over content", len(data) / len(content), 0.5, "x"),
     ]
 
@@ -215,21 +221,6 @@ def _audit(folder: Path) -> list[BenchmarkResult]:
     ]
 
 
-_SERVER = """
-import sys
-from pathlib import Path
-from abaton.governance import Inbox, metadata
-from abaton.governance.key_files import read_key_set
-from abaton.governance.intake import IntakeLimits, IntakeService, ListenSettings, serve
-from abaton.store import Database
-folder = Path(sys.argv[1])
-key_set = read_key_set(folder / "centre.keys", b"benchmark")
-inbox = Inbox(folder / "inbox", Database(folder / "centre.db", metadata), key_set.public, key_set.signing_key)
-limits = IntakeLimits(sender_rate=1e6, address_rate=1e6)
-serve(IntakeService(inbox, limits), ListenSettings(port=0), lambda address: print(address, flush=True))
-"""
-
-
 def _intake(folder: Path) -> list[BenchmarkResult]:
     """Measure concurrent senders with their own subjects: consents, envelopes in two chunks, receipts."""
     now = to_timestamp(datetime.now(UTC))
@@ -240,30 +231,30 @@ def _intake(folder: Path) -> list[BenchmarkResult]:
         for site in sites:
             SenderRegistry(database).register(site.public, SenderRole.SITE, datetime.now(UTC))
         ConsentRegistry(database).publish("bench", "ab" * 32, datetime.now(UTC), ends=None, keep_until=None)
-    arguments = [sys.executable, "-c", _SERVER, str(folder)]
+    arguments = [sys.executable, str(Path(__file__).with_name("_intake_server.py")), str(folder)]
     with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) as server:
         try:
             assert server.stdout is not None
             address = server.stdout.readline().strip()
-            loads = [_Load(address, centre, site, folder) for site in sites]
+            threads = [_SenderThread(address, centre, site, folder) for site in sites]
             start = time.perf_counter()
-            for load in loads:
-                load.start()
-            for load in loads:
-                load.join()
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
             wall = time.perf_counter() - start
         finally:
             server.terminate()
-    seconds = sorted(second for load in loads for second in load.seconds)
-    receipts = sum(load.receipts for load in loads)
+    seconds = sorted(second for thread in threads for second in thread.seconds)
+    receipts = sum(thread.receipts for thread in threads)
     with Database(folder / "centre.db", metadata) as database:
         inbox = Inbox(folder / "inbox", database, centre.public, centre.signing_key)
         stored = len(inbox.received("bench"))
     lost = SENDERS * ENVELOPES - min(receipts, stored)
     return [
-        BenchmarkResult("intake: requests p50, 4 senders at once", seconds[len(seconds) // 2] * 1e3, "ms"),
+        BenchmarkResult("intake: requests p50, 4 concurrent senders", seconds[len(seconds) // 2] * 1e3, "ms"),
         at_most(
-            "intake: requests p99, 4 senders at once", seconds[len(seconds) * 99 // 100] * 1e3, 2_000, "ms"
+            "intake: requests p99, 4 concurrent senders", seconds[len(seconds) * 99 // 100] * 1e3, 2_000, "ms"
         ),
         BenchmarkResult("intake: requests", len(seconds) / wall, "requests/s"),
         BenchmarkResult(
@@ -273,40 +264,42 @@ def _intake(folder: Path) -> list[BenchmarkResult]:
     ]
 
 
-class _Load(threading.Thread):
-    """One sender with its subjects."""
+class _SenderThread(threading.Thread):
+    """Sender with its subjects."""
 
     def __init__(self, address: str, centre: KeySet, site: KeySet, folder: Path) -> None:
         super().__init__()
         self.site, self.centre, self.folder = site, centre, folder
         self.web = FhirHttpClient(address, keep_alive=True)
-        self.client = CentreClient(self.web, centre.public, site.signing_key, chunk_bytes=PART)
+        self.client = CentreClient(self.web, centre.public, site.signing_key, chunk_bytes=CHUNK_BYTES)
         self.seconds: list[float] = []
         self.receipts = 0
-        ask = self.client.request
+        request = self.client.request
 
-        def timed(*arguments: Any) -> Any:
+        def timed(
+            method: str, target: str, body: bytes = b"", headers: Mapping[str, str] | None = None
+        ) -> dict[str, Any]:
             start = time.perf_counter()
-            answer = ask(*arguments)
+            response = request(method, target, body, headers)
             self.seconds.append(time.perf_counter() - start)
-            return answer
+            return response
 
         self.client.request = timed  # type: ignore[method-assign]
 
     def run(self) -> None:
-        find, to = verifier([self.centre.public.signing_key]), self.centre.public.sealing_key
+        find_key, to = verifier([self.centre.public.signing_key]), self.centre.public.sealing_key
         for number in range(ENVELOPES):
-            who, when = registry_pseudonym(KEY, self.site.public.name, str(number)), datetime.now(UTC)
-            for ask in (ConsentQuery(who), ConsentQuery(who, "bench", "ab" * 32)):
-                self.client.consent(make_consent(ask, when, None))
+            subject, now = registry_pseudonym(KEY, self.site.public.name, str(number)), datetime.now(UTC)
+            for query in (ConsentQuery(subject), ConsentQuery(subject, "bench", "ab" * 32)):
+                self.client.consent(make_consent(query, now, None))
             header = EnvelopeHeader(
-                "bench", "ab" * 32, self.site.signing_key.id, to.id, number, who, to_timestamp(when)
+                "bench", "ab" * 32, self.site.signing_key.id, to.id, number, subject, to_timestamp(now)
             )
             content = [secrets.token_bytes(100_000)]
             data = b"".join(seal(content, header, self.site.signing_key, to, secrets.token_bytes(32)))
-            path = self.folder / f"{who}.sealed"
+            path = self.folder / f"{subject}.sealed"
             path.write_bytes(data)
-            looked = inspect_envelope([data], self.site.public.key)
-            receipt = read_receipt(self.client.upload(path, looked.digest, looked.size), find)
-            self.receipts += (receipt.digest, receipt.sequence) == (looked.digest, number)
+            inspected = inspect_envelope([data], self.site.public.key)
+            receipt = read_receipt(self.client.upload(path, inspected.digest, inspected.size), find_key)
+            self.receipts += (receipt.digest, receipt.sequence) == (inspected.digest, number)
         self.web.close()

@@ -28,17 +28,24 @@ from abaton.lab.strategy_comparison import confidence_interval
 from abaton.site import load_site
 from abaton.store import Store
 from abaton.study import Study, load_study, write_toml
-from abaton.study_run import POOLED, SiteIngest, StudyOptions, ingest_sites, run_prepared_study
+from abaton.study_run import (
+    POOLED,
+    SiteIngest,
+    StudyOptions,
+    ingest_sites,
+    local_only_name,
+    run_prepared_study,
+)
 
 DATA = Path(os.environ.get("ABATON_DATA") or Path(__file__).resolve().parents[2] / "shared" / "data")
 EXAMPLE = Path(__file__).resolve().parents[1] / "examples" / "heart"
 SEEDS = range(1, int(os.environ.get("ABATON_SEEDS", "10")) + 1)
 NOW = datetime(2026, 11, 16, tzinfo=UTC)
-SECONDS, MANY = 20.0, 10**6  # simulated; the time is what ends a run
+SECONDS, MAX_ROUNDS = 20.0, 10**6  # simulated time; it ends a run before the rounds do
 STRATEGY = "AsyncDVW(na)"
 _FAST, _SLOW = MachineProfile(speed=100, group="fast"), MachineProfile(speed=25, group="slow")
 PROFILES = {"cleveland": _FAST, "hungary": _SLOW, "long-beach": _FAST, "switzerland": _SLOW}
-BANDS = {"age": 10, "pressure": 10, "cholesterol": 25}
+BAND_WIDTHS = {"age": 10, "pressure": 10, "cholesterol": 25}
 
 Result = Mapping[str, Any]
 
@@ -52,7 +59,7 @@ def run() -> list[BenchmarkResult]:
         folder = Path(temporary)
         _write(folder)
         with Store(folder / "store") as store:
-            return [*_policies(folder, store), *_privacy(folder, store)]
+            return [*_strategies(folder, store), *_privacy(folder, store)]
 
 
 def _write(folder: Path) -> None:
@@ -69,75 +76,69 @@ def _document() -> dict[str, Any]:
     return tomllib.loads(write_toml(load_study(EXAMPLE / "study.toml")))
 
 
-def _study(policy: str = STRATEGY, **parts: Any) -> Study:
-    """Return the example's study with a strategy, the same time for all, and other sections."""
+def _study(strategy: str = STRATEGY, **sections: Any) -> Study:
+    """Return the example's study with a strategy, the simulated time of all, and other sections."""
     document = _document()
     training = dict(document["learning"]["training"])
-    if policy == "FedAsync":
+    if strategy == "FedAsync":
         training["proximal_mu"] = 0.005
-    if policy == "AsyncDVW(a)":
+    if strategy == "AsyncDVW(a)":
         training["epochs"] = 50
-    learning = {"strategy": policy, "rounds": MANY, "max_seconds": SECONDS, "training": training}
-    return Study.model_validate({**document, "learning": {**document["learning"], **learning}, **parts})
+    learning = {"strategy": strategy, "rounds": MAX_ROUNDS, "max_seconds": SECONDS, "training": training}
+    return Study.model_validate({**document, "learning": {**document["learning"], **learning}, **sections})
 
 
-def _read(folder: Path, study: Study) -> list[SiteIngest]:
+def _ingest(folder: Path, study: Study) -> list[SiteIngest]:
     return ingest_sites(study, [load_site(file) for file in sorted((folder / "sites").glob("*.toml"))], NOW)
 
 
-def _run(study: Study, readings: Sequence[SiteIngest], store: Store, seed: int, *, baselines: bool) -> Result:
+def _run(study: Study, ingests: Sequence[SiteIngest], store: Store, seed: int, *, baselines: bool) -> Result:
     options = StudyOptions(seed, PROFILES, baselines, bootstrap_resamples=0)
-    row = run_prepared_study(study, readings, store, options, now=NOW)
-    lines = [line for line in row.result["evaluation"]["lines"] if line["of"] == "all"]
+    study_run = run_prepared_study(study, ingests, store, options, now=NOW)
+    rows = [row for row in study_run.result["evaluation"]["rows"] if row["grouping"] == "all"]
     return {
-        "auroc": {line["model"]: line["measures"]["auroc"]["value"] for line in lines},
-        "traffic": row.result["traffic"],
+        "auroc": {row["model"]: row["metrics"]["auroc"]["value"] for row in rows},
+        "traffic": study_run.result["traffic"],
     }
 
 
-def _policies(folder: Path, store: Store) -> list[BenchmarkResult]:
-    readings = _read(folder, _study())
+def _strategies(folder: Path, store: Store) -> list[BenchmarkResult]:
+    ingests = _ingest(folder, _study())
     runs: dict[str, list[Result]] = {}
-    for policy in STRATEGIES:
-        note(f"heart: {policy}")
-        study = _study(policy)
-        runs[policy] = [_run(study, readings, store, seed, baselines=policy == STRATEGY) for seed in SEEDS]
-    ours = [metrics["auroc"] for metrics in runs[STRATEGY]]
-    pooled = [metrics[POOLED] for metrics in ours]
-    alone = [
-        sum(values) / len(values)
-        for metrics in ours
-        if (values := [value for name, value in metrics.items() if name.endswith(" alone")])
-    ]
-    community = [metrics[COMMUNITY] for metrics in ours]
+    for strategy in STRATEGIES:
+        note(f"heart: {strategy}")
+        study = _study(strategy)
+        has_baselines = strategy == STRATEGY
+        runs[strategy] = [_run(study, ingests, store, seed, baselines=has_baselines) for seed in SEEDS]
+    aurocs = [run["auroc"] for run in runs[STRATEGY]]
+    pooled = [auroc[POOLED] for auroc in aurocs]
+    local_only = [_mean([auroc[local_only_name(site)] for site in PROFILES]) for auroc in aurocs]
+    community = [auroc[COMMUNITY] for auroc in aurocs]
     results = [
-        line
-        for policy, metrics in runs.items()
-        for line in _lines(f"AUROC {policy}", [one["auroc"][COMMUNITY] for one in metrics])
+        result
+        for strategy, trials in runs.items()
+        for result in _estimate(f"AUROC {strategy}", [trial["auroc"][COMMUNITY] for trial in trials])
     ]
-    results += [*_lines("AUROC all data pooled", pooled), *_lines("AUROC mean of sites alone", alone)]
-    for name in sorted(PROFILES):
-        results += _lines(f"AUROC {name} alone", [metrics[f"{name} alone"] for metrics in ours])
-    gap = [a - b for a, b in zip(pooled, community, strict=True)]
-    gain = [a - b for a, b in zip(community, alone, strict=True)]
-    results.append(at_most(f"pooled minus {STRATEGY}, AUROC", _mean(gap), 0.02, ""))
-    results.append(at_least(f"{STRATEGY} minus mean of sites alone, AUROC", _mean(gain), 0.0, ""))
+    results += [*_estimate("AUROC pooled", pooled), *_estimate("AUROC local only, mean of sites", local_only)]
+    for site in sorted(PROFILES):
+        results += _estimate(f"AUROC {site}, local only", [auroc[local_only_name(site)] for auroc in aurocs])
+    below_pooled = [a - b for a, b in zip(pooled, community, strict=True)]
+    above_local_only = [a - b for a, b in zip(community, local_only, strict=True)]
+    results.append(at_most(f"pooled minus {STRATEGY}, AUROC", _mean(below_pooled), 0.02, ""))
+    results.append(at_least(f"{STRATEGY} minus local only, AUROC", _mean(above_local_only), 0.0, ""))
     return [*results, *_bytes(runs[STRATEGY])]
 
 
 def _bytes(runs: Sequence[Result]) -> list[BenchmarkResult]:
     results = []
-    for name in sorted(PROFILES):
-        sent = [metrics["traffic"][name] for metrics in runs]
-        results.append(
-            BenchmarkResult(f"{name}: bytes sent", _mean([metrics["bytes_up"] for metrics in sent]), "bytes")
-        )
-        results.append(
-            BenchmarkResult(f"{name}: updates sent", _mean([metrics["updates"] for metrics in sent]), "")
-        )
-    up = sum(metrics["bytes_up"] for one in runs for metrics in one["traffic"].values())
-    raw = sum(metrics["uncompressed"] for one in runs for metrics in one["traffic"].values())
-    return [*results, BenchmarkResult("uncompressed / sent", raw / up, "x")]
+    for site in sorted(PROFILES):
+        traffic = [run["traffic"][site] for run in runs]
+        bytes_up, updates = (_mean([row[key] for row in traffic]) for key in ("bytes_up", "updates"))
+        results.append(BenchmarkResult(f"{site}: bytes sent", bytes_up, "bytes"))
+        results.append(BenchmarkResult(f"{site}: updates sent", updates, ""))
+    sent = sum(row["bytes_up"] for run in runs for row in run["traffic"].values())
+    uncompressed = sum(row["uncompressed"] for run in runs for row in run["traffic"].values())
+    return [*results, BenchmarkResult("uncompressed / sent", uncompressed / sent, "x")]
 
 
 def _privacy(folder: Path, store: Store) -> list[BenchmarkResult]:
@@ -145,30 +146,31 @@ def _privacy(folder: Path, store: Store) -> list[BenchmarkResult]:
     document = _document()
     features, deidentification = document["features"], document["deidentification"]
     keep_rules = [
-        {"path": f"nodesByType('{kind}')", "method": "keep"} for kind in ("date", "dateTime", "Quantity")
+        {"path": f"nodesByType('{fhir_type}')", "method": "keep"}
+        for fhir_type in ("date", "dateTime", "Quantity")
     ]
     banded = [
-        {**spec, **({"band": BANDS[spec["name"]]} if spec["name"] in BANDS else {})}
+        {**spec, **({"band_width": BAND_WIDTHS[spec["name"]]} if spec["name"] in BAND_WIDTHS else {})}
         for spec in features["inputs"]
     ]
-    none: dict[str, Any] = {"privacy": {}}
+    without_anonymity: dict[str, Any] = {"privacy": {}}
     variants = {
-        "raw": _study(**none, deidentification={**deidentification, "rules": keep_rules}),
-        "de-identified": _study(**none),
-        "in bands": _study(**none, features={**features, "inputs": banded}),
+        "raw": _study(**without_anonymity, deidentification={**deidentification, "rules": keep_rules}),
+        "de-identified": _study(**without_anonymity),
+        "in bands": _study(**without_anonymity, features={**features, "inputs": banded}),
         "k = 5 enforced": _study(),
     }
     results = []
     for name, study in variants.items():
         note(f"heart: {name}")
-        readings = _read(folder, study)
-        runs = [_run(study, readings, store, seed, baselines=True)["auroc"] for seed in SEEDS]
-        results += _lines(f"privacy: {name}, {STRATEGY}", [spec[COMMUNITY] for spec in runs])
-        results += _lines(f"privacy: {name}, pooled", [spec[POOLED] for spec in runs])
+        ingests = _ingest(folder, study)
+        runs = [_run(study, ingests, store, seed, baselines=True)["auroc"] for seed in SEEDS]
+        results += _estimate(f"privacy: {name}, {STRATEGY}", [auroc[COMMUNITY] for auroc in runs])
+        results += _estimate(f"privacy: {name}, pooled", [auroc[POOLED] for auroc in runs])
     return results
 
 
-def _lines(name: str, values: Sequence[float]) -> list[BenchmarkResult]:
+def _estimate(name: str, values: Sequence[float]) -> list[BenchmarkResult]:
     """Return the mean over the seeds and the half width of its 95 % interval."""
     estimate = confidence_interval(values)
     results = [BenchmarkResult(name, estimate.mean, "")]

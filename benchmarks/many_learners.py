@@ -46,7 +46,7 @@ SMALL, LARGE = 100, 10_000  # parameters
 UPDATES = 20_000
 
 
-class Still(Model):
+class ConstantStepModel(Model):
     """Model that is trained by adding a constant."""
 
     def __init__(self, size: int) -> None:
@@ -72,35 +72,33 @@ class Still(Model):
 
 def run() -> list[BenchmarkResult]:
     """Measure events per second and bytes per learner for each size, and what a larger model adds."""
-    measures: list[BenchmarkResult] = []
+    results: list[BenchmarkResult] = []
     peaks: dict[str, float] = {}
     for scheduler in ("synchronous", "asynchronous"):
-        seen = {size: _child(scheduler, size, SMALL) for size in SIZES}
-        for size, measured in seen.items():
-            measures.append(
-                BenchmarkResult(f"{scheduler}, {size:,} learners", measured["events"], "events/s")
-            )
-        smallest, largest = seen[SIZES[0]], seen[SIZES[-1]]
+        measured_by_size = {size: _child(scheduler, size, SMALL) for size in SIZES}
+        for size, measured in measured_by_size.items():
+            results.append(BenchmarkResult(f"{scheduler}, {size:,} learners", measured["events"], "events/s"))
+        smallest, largest = measured_by_size[SIZES[0]], measured_by_size[SIZES[-1]]
         bytes_per_learner = (largest["peak"] - smallest["peak"]) / (SIZES[-1] - SIZES[0])
-        measures += [
+        results += [
             BenchmarkResult(
                 f"{scheduler}, {SIZES[-1]:,} learners against {SIZES[0]:,}",
                 smallest["events"] / largest["events"],
-                "x the time an event",
+                "x the time per event",
             ),
-            at_most(f"{scheduler}, memory", bytes_per_learner, 4096, "bytes a learner"),
+            at_most(f"{scheduler}, memory", bytes_per_learner, 4096, "bytes per learner"),
             BenchmarkResult(
                 f"{scheduler}, {SIZES[-1]:,} learners, peak memory", largest["peak"] / 2**20, "MiB"
             ),
         ]
-        peaks[scheduler] = seen[MIDDLE]["peak"] - smallest["peak"]
+        peaks[scheduler] = measured_by_size[MIDDLE]["peak"] - smallest["peak"]
     for scheduler, limit in (("synchronous", 0.05), ("asynchronous", 1.5)):
-        # Between two numbers of learners: what a larger model costs once, such as compiled code, does not count.
+        # Between two numbers of learners: the fixed cost of a larger model, such as compiled code, cancels.
         large = _child(scheduler, MIDDLE, LARGE)["peak"] - _child(scheduler, SIZES[0], LARGE)["peak"]
         added = (large - peaks[scheduler]) / (4 * LARGE * (MIDDLE - SIZES[0]))
-        name = f"{scheduler}, {SIZES[0]:,} to {MIDDLE:,} learners, what {LARGE:,} parameters add for each"
-        measures.append(at_most(name, added, limit, "models a learner"))
-    return measures
+        name = f"{scheduler}, {SIZES[0]:,} to {MIDDLE:,} learners, memory added per learner by {LARGE:,} parameters"
+        results.append(at_most(name, added, limit, "models per learner"))
+    return results
 
 
 def _child(scheduler: str, learners: int, size: int) -> dict[str, float]:
@@ -114,33 +112,33 @@ def _child(scheduler: str, learners: int, size: int) -> dict[str, float]:
     return measured
 
 
-def live(scheduler: str, learners: int, size: int) -> dict[str, float]:
+def measure(scheduler: str, learners: int, size: int) -> dict[str, float]:
     """Let all learners join and a number of updates arrive."""
     if scheduler == "synchronous":
         participants = learners // 10
-        rules = Strategy(
+        strategy = Strategy(
             learners,
             rounds=max(2, UPDATES // participants),
             scheduler=SynchronousScheduler(participants=participants),
             weighting=(StalenessWeighting("constant"),),
         )
     else:
-        rules = Strategy(learners, UPDATES, **STRATEGIES["FedAsync"])  # type: ignore[arg-type]
-    model, codec = Still(size), parse_codec("raw")
+        strategy = Strategy(learners, UPDATES, **STRATEGIES["FedAsync"])
+    model, codec = ConstantStepModel(size), parse_codec("raw")
     data = Examples(np.zeros((1, 1), np.float32), np.zeros(1, np.int64))
-    members = {f"l{i:06}": Learner(f"l{i:06}", model, data, codec, 0) for i in range(learners)}
-    profiles = {name: MachineProfile(speed=1 + i % 97) for i, name in enumerate(members)}
+    learners_by_name = {f"l{i:06}": Learner(f"l{i:06}", model, data, codec, 0) for i in range(learners)}
+    profiles = {name: MachineProfile(speed=1 + i % 97) for i, name in enumerate(learners_by_name)}
     with tempfile.TemporaryDirectory() as folder, Store(Path(folder)) as store:
         journal = Journal(store, "many")
         journal.retain(RetentionRule(last=2))
-        engine = VirtualEngine(members, profiles, store_payload=journal.payloads.put, seed=0)
-        community = community_model(rules, model.layout, codec, model.initial(0))
+        engine = VirtualEngine(learners_by_name, profiles, store_payload=journal.payloads.put, seed=0)
+        community = community_model(strategy, model.layout, codec, model.initial(0))
         start = time.perf_counter()
-        RunLoop(rules, community, engine, journal).run()
+        RunLoop(strategy, community, engine, journal).run()
         seconds = time.perf_counter() - start
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     return {"events": journal.length / seconds, "peak": peak}
 
 
 if __name__ == "__main__":
-    print(json.dumps(live(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))))
+    print(json.dumps(measure(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))))

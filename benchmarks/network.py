@@ -29,40 +29,38 @@ from typing import Any, NamedTuple
 from abaton.benchmark import BenchmarkResult, at_least, at_most
 from abaton.cli.output import note
 
-PATIENCE = 600.0
+TIMEOUT_SECONDS = 600.0
 TRIPS, RUNS, REQUESTS = 60, 3, 5
 SITES = ("north", "south", "eastern", "western-isles")
 SLOW_SITES = SITES[:2]
 LARGE = 20 << 20
 BEFORE = {"trip": 5.1, "node": 62.0, "cpu": 1.3}
-"""What was measured with Flower's own node and its process for every message, for the names of the rows."""
+"""Values measured with Flower's own node, which starts a process for each message."""
 
 
-class Mark(NamedTuple):
+class VersionMark(NamedTuple):
     """For a version: time, bytes that the sites had sent and received, and accuracy."""
 
-    at: float
+    timestamp: float
     sent: int
     received: int
     accuracy: float
 
 
 def run() -> list[BenchmarkResult]:
-    """Run all measurements; none without Flower."""
+    """Run all measurements, a quarter of an hour; none without Flower."""
     if importlib.util.find_spec("flwr") is None:
         return [BenchmarkResult("not measured: Flower is missing", 0.0, "")]
     os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent), *sys.path[1:]])
     results: list[BenchmarkResult] = []
-    for part in (_on_loopback, _heart, _on_slow_lines):
-        for measure in part():
-            note(
-                f"network: {measure.name}: {measure.value:.4g} {measure.unit}"
-            )  # the whole takes a quarter of an hour
-            results.append(measure)
+    for part in (_on_loopback, _heart, _on_slow_links):
+        for result in part():
+            note(f"network: {result.name}: {result.value:.4g} {result.unit}")
+            results.append(result)
     return results
 
 
-def _beside(name: str) -> ModuleType:
+def _load(name: str) -> ModuleType:
     spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
     assert spec is not None
     assert spec.loader is not None
@@ -71,11 +69,11 @@ def _beside(name: str) -> ModuleType:
     return module
 
 
-def _until(so: Callable[[], Any]) -> Any:
-    end = time.monotonic() + PATIENCE
-    while not (value := so()):
+def _wait_until(condition: Callable[[], Any]) -> Any:
+    end = time.monotonic() + TIMEOUT_SECONDS
+    while not (value := condition()):
         if time.monotonic() > end:
-            raise TimeoutError("the network does not answer")
+            raise TimeoutError("the network does not respond")
         time.sleep(0.02)
     return value
 
@@ -96,7 +94,9 @@ class _Programs:
         self.centre = ServerProcesses(folder / "centre", address, own, lambda _: None)
         self.sites = {
             site: SiteProcesses(
-                SiteMembership(site, str(address), own.authority, "_network_app:open_desk", folder / site),
+                SiteMembership(
+                    site, str(address), own.authority, "_network_app:make_site_worker", folder / site
+                ),
                 lambda _: None,
             )
             for site in sites
@@ -120,14 +120,14 @@ class _Programs:
     def running(self) -> Iterator[None]:
         started, ended = threading.Event(), threading.Event()
 
-        def tend() -> None:
+        def supervise() -> None:
             for programs in self.sites.values():
                 programs.start()
             started.set()
             while not ended.wait(0.05):
                 self.watch()
 
-        thread = threading.Thread(target=tend)
+        thread = threading.Thread(target=supervise)
         try:
             self.centre.start()
             self.admit()
@@ -149,52 +149,53 @@ def _on_loopback() -> list[BenchmarkResult]:
         programs = _Programs(Path(temporary), "127.0.0.1", free_port(), SITES)
         with programs.running():
             note("network: round trips")
-            with open_transport(programs.centre.folder) as post:
-                _until(lambda: len(post.nodes()) == len(SITES))
-                results = [*_trips(programs, post), *_hostile(programs, post)]
-            note("network: several runs at once")
-            results += _at_once(programs)
+            with open_transport(programs.centre.folder) as transport:
+                _wait_until(lambda: len(transport.nodes()) == len(SITES))
+                results = [*_trips(programs, transport), *_malformed(programs, transport)]
+            note("network: concurrent runs")
+            results += _concurrent_runs(programs)
             note("network: kill -9")
             return [*results, *_kills(programs)]
 
 
-def _round_trips(post: Any, node: int, blob: bytes = b"", kind: str = "query") -> Any:
+def _round_trip(transport: Any, node: int, content: bytes = b"") -> Any:
+    """Send a ping to a node and return the reply."""
     from abaton.engines.flower import Message, MessageLost
 
-    message_id = post.send(node, Message(kind, {"run": "ping"}, {"b": blob} if blob else {}), 600.0)
-    answer = None
-    while answer is None or isinstance(answer, MessageLost):
+    message_id = transport.send(
+        node, Message("query", {"run": "ping"}, {"content": content} if content else {}), 600.0
+    )
+    reply = None
+    while reply is None or isinstance(reply, MessageLost):
         time.sleep(0.1)  # as the engine does
-        answer = post.collect([message_id]).get(message_id)
-    return answer
+        reply = transport.collect([message_id]).get(message_id)
+    return reply
 
 
-def _trips(programs: _Programs, post: Any) -> list[BenchmarkResult]:
+def _trips(programs: _Programs, transport: Any) -> list[BenchmarkResult]:
     north = programs.sites["north"]
     node = next(node for node, site in programs.centre.admitted_nodes().items() if site == "north")
-    _round_trips(post, node)
+    _round_trip(transport, node)
     pids = {"node": north.node_status()["pid"], "SuperLink": programs.centre._supervisors[0].pid}
     before, seconds = {name: _cpu(pid) for name, pid in pids.items()}, []
     for _ in range(TRIPS):
-        began = time.monotonic()
-        _round_trips(post, node)
-        seconds.append(time.monotonic() - began)
+        started_at = time.monotonic()
+        _round_trip(transport, node)
+        seconds.append(time.monotonic() - started_at)
     cost = {name: (_cpu(pid) - before[name]) / TRIPS for name, pid in pids.items()}
-    began, blob = time.monotonic(), secrets.token_bytes(LARGE)
-    same = _round_trips(post, node, blob).blobs["b"] == blob
-    large = time.monotonic() - began
+    started_at, content = time.monotonic(), secrets.token_bytes(LARGE)
+    same = _round_trip(transport, node, content).attachments["content"] == content
+    large = time.monotonic() - started_at
     idle = {name: _cpu(pid) for name, pid in pids.items()}
     time.sleep(20.0)
     return [
         at_most(f"small round trip, median (before: {BEFORE['trip']} s)", median(seconds), 0.7, "s"),
-        BenchmarkResult("small round trip, 90 of 100 are quicker", quantiles(seconds, n=10)[-1], "s"),
-        at_most(f"CPU of the node, a message (before: {BEFORE['cpu']} s)", cost["node"], 0.13, "s"),
-        BenchmarkResult("CPU of the SuperLink, a message, four nodes looking", cost["SuperLink"], "s"),
+        BenchmarkResult("small round trip, 90th percentile", quantiles(seconds, n=10)[-1], "s"),
+        at_most(f"CPU of the node per message (before: {BEFORE['cpu']} s)", cost["node"], 0.13, "s"),
+        BenchmarkResult("CPU of the SuperLink per message, four nodes polling", cost["SuperLink"], "s"),
         BenchmarkResult("20 MB there and back", large if same else float("nan"), "s"),
         *(
-            BenchmarkResult(
-                f"CPU of the {name} while nothing happens", (_cpu(pid) - idle[name]) / 20.0, "cores"
-            )
+            BenchmarkResult(f"CPU of the {name} while idle", (_cpu(pid) - idle[name]) / 20.0, "cores")
             for name, pid in pids.items()
         ),
     ]
@@ -212,7 +213,7 @@ def _memory(pid: int) -> float:
     return int(line.split()[1]) / 1024
 
 
-def _hostile(programs: _Programs, post: Any) -> list[BenchmarkResult]:
+def _malformed(programs: _Programs, transport: Any) -> list[BenchmarkResult]:
     """Send malformed messages of a compromised centre; each must be refused and the node must continue."""
     from flwr.proto import message_pb2
 
@@ -222,82 +223,81 @@ def _hostile(programs: _Programs, post: Any) -> list[BenchmarkResult]:
     node = next(node for node, site in programs.centre.admitted_nodes().items() if site == "north")
     pid = programs.sites["north"].node_status()["pid"]
     before, sent = _memory(pid), 0
-    named = iter(lambda: secrets.token_hex(32), "")
+    object_ids = iter(lambda: secrets.token_hex(32), "")
 
-    def spoilt(outgoing: wire.OutgoingMessage, spoil: Callable[[Any], None]) -> wire.OutgoingMessage:
-        spoil(outgoing.tree)
-        return outgoing
-
-    def deep(tree: Any) -> None:
+    def nested(tree: Any) -> None:
         for _ in range(60):
-            tree = tree.children.add(object_id=next(named))
+            tree = tree.children.add(object_id=next(object_ids))
 
     def many_children(tree: Any) -> None:
         for _ in range(wire.MAX_OBJECTS + 1):
-            tree.children[0].children.add(object_id=next(named))
+            tree.children[0].children.add(object_id=next(object_ids))
 
-    def branched(tree: Any) -> None:
-        tree.children.append(message_pb2.ObjectTree(object_id=next(named)))
+    def two_branches(tree: Any) -> None:
+        tree.children.append(message_pb2.ObjectTree(object_id=next(object_ids)))
 
-    def turning(tree: Any) -> None:
-        tree.children[0].children[0].children.add(object_id=next(named))
+    def deep_leaf(tree: Any) -> None:
+        tree.children[0].children[0].children.add(object_id=next(object_ids))
 
     refused = 0
-    for spoil in (deep, many_children, branched, turning):
-        head = wire.MessageMetadata(post._runtime.run, wire.SUPERLINK_NODE_ID, node, time.time(), 60.0)
-        outgoing = spoilt(wire.encode_message(head, Message("query", {"n": sent})), spoil)
-        with _posting(wire, outgoing):
-            message_id = post.send(node, Message("query", {"n": sent}), 60.0)
+    for corrupt in (nested, many_children, two_branches, deep_leaf):
+        metadata = wire.MessageMetadata(
+            transport._runtime.run, wire.SUPERLINK_NODE_ID, node, time.time(), 60.0
+        )
+        outgoing = wire.encode_message(metadata, Message("query", {"n": sent}))
+        corrupt(outgoing.tree)
+        with _outgoing(wire, outgoing):
+            message_id = transport.send(node, Message("query", {"n": sent}), 60.0)
         sent += bool(message_id)
         end = time.monotonic() + 30.0
         while message_id and time.monotonic() < end:
-            answer = post.collect([message_id]).get(message_id)
-            if answer is not None:
-                refused += getattr(answer, "reason", None) == "unknown_message"
+            reply = transport.collect([message_id]).get(message_id)
+            if reply is not None:
+                refused += getattr(reply, "reason", None) == "unknown_message"
                 break
             time.sleep(0.05)
-    alive = bool(_round_trips(post, node)) and programs.sites["north"].node_status()["pid"] == pid
+    alive = bool(_round_trip(transport, node)) and programs.sites["north"].node_status()["pid"] == pid
     return [
-        at_least(f"hostile trees refused, of {sent}", refused, sent, ""),
-        at_least("the same node goes on after them", float(alive), 1, ""),
-        at_most("memory of the node that they cost", _memory(pid) - before, 100, "MB"),
+        at_least(f"malformed messages refused, of {sent}", refused, sent, ""),
+        at_least("the same node continues after them", float(alive), 1, ""),
+        at_most("memory that they add to the node", _memory(pid) - before, 100, "MB"),
     ]
 
 
 @contextmanager
-def _posting(wire: Any, outgoing: Any) -> Iterator[None]:
+def _outgoing(wire: Any, outgoing: Any) -> Iterator[None]:
     """Replace the next outgoing message."""
-    honest, wire.posted = wire.posted, lambda head, message: outgoing
+    encode_message, wire.encode_message = wire.encode_message, lambda metadata, message: outgoing
     try:
         yield
     finally:
-        wire.posted = honest
+        wire.encode_message = encode_message
 
 
-def _at_once(programs: _Programs) -> list[BenchmarkResult]:
+def _concurrent_runs(programs: _Programs) -> list[BenchmarkResult]:
     """Measure concurrent runs with a transport each that send requests to all nodes."""
     from abaton.engines.flower.server_processes import open_transport
 
-    answered: list[str] = []
+    replies: list[str] = []
 
-    def live(name: str) -> None:
-        with open_transport(programs.centre.folder, name) as post:
-            nodes = list(post.nodes())
+    def send_requests(name: str) -> None:
+        with open_transport(programs.centre.folder, name) as transport:
+            nodes = list(transport.nodes())
             for _ in range(REQUESTS):
-                answered.extend(_round_trips(post, node).about["site"] for node in nodes)
+                replies.extend(_round_trip(transport, node).header["site"] for node in nodes)
 
-    began = time.monotonic()
-    threads = [threading.Thread(target=live, args=(f"run-{i}",)) for i in range(RUNS)]
+    started_at = time.monotonic()
+    threads = [threading.Thread(target=send_requests, args=(f"run-{i}",)) for i in range(RUNS)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    seconds, wanted = time.monotonic() - began, RUNS * REQUESTS * len(SITES)
+    seconds, wanted = time.monotonic() - started_at, RUNS * REQUESTS * len(SITES)
     return [
         at_least(
-            f"answers of {len(SITES)} nodes to {RUNS} runs at once, of {wanted}", len(answered), wanted, ""
+            f"replies of {len(SITES)} nodes to {RUNS} concurrent runs, of {wanted}", len(replies), wanted, ""
         ),
-        BenchmarkResult(f"answers a second, {RUNS} runs at once", len(answered) / seconds, "1/s"),
+        BenchmarkResult(f"replies per second, {RUNS} concurrent runs", len(replies) / seconds, "1/s"),
     ]
 
 
@@ -306,30 +306,35 @@ def _kills(programs: _Programs) -> list[BenchmarkResult]:
     report = programs.folder / "ping.json"
     north = programs.sites["north"]
     programs.supervisor.append(programs.centre.start_controller("_network_app:ping", str(report), "ping"))
-    _until(report.exists)
+    _wait_until(report.exists)
 
     def progress() -> tuple[int, int, float]:
-        pid, count, at = json.loads(report.read_text())
-        return pid, count, at
+        pid, count, timestamp = json.loads(report.read_text())
+        return pid, count, timestamp
 
-    def back(pid: int, enough: int, again: Callable[[], bool] = lambda: True) -> float:
+    def recovery(pid: int | None, replies: int, has_restarted: Callable[[], bool] = lambda: True) -> float:
+        """Return the seconds from a kill until a number of new replies."""
+        assert pid is not None
         killed = time.time()
         os.kill(pid, signal.SIGKILL)
-        _until(again)
-        count = progress()[1] if again() and progress()[2] > killed else 0
-        _until(lambda: progress()[2] > killed and progress()[1] >= count + enough)
+        _wait_until(has_restarted)
+        count = progress()[1] if has_restarted() and progress()[2] > killed else 0
+        _wait_until(lambda: progress()[2] > killed and progress()[1] >= count + replies)
         return time.time() - killed
 
     old = north.node_status()["pid"]
-    node = back(old, len(SITES), lambda: north.node_status().get("pid", old) != old)
+    node = recovery(old, len(SITES), lambda: north.node_status().get("pid", old) != old)
     first = progress()[0]
-    controller = back(first, 1, lambda: progress()[0] != first)
-    link = programs.centre._supervisors[0].pid
-    superlink = back(link, len(SITES))
+    controller = recovery(first, 1, lambda: progress()[0] != first)
+    superlink = recovery(programs.centre._supervisors[0].pid, len(SITES))
     return [
-        at_most(f"kill -9 of a node: answered again (before: {BEFORE['node']:.0f} s)", node, 10.0, "s"),
-        at_most("kill -9 of the controller: answered again (before: 10 to 30 s)", controller, 15.0, "s"),
-        at_most("kill -9 of the SuperLink: answered again (before: 29 s)", superlink, 30.0, "s"),
+        at_most(
+            f"kill -9 of a node: seconds until a reply (before: {BEFORE['node']:.0f} s)", node, 10.0, "s"
+        ),
+        at_most(
+            "kill -9 of the controller: seconds until a reply (before: 10 to 30 s)", controller, 15.0, "s"
+        ),
+        at_most("kill -9 of the SuperLink: seconds until a reply (before: 29 s)", superlink, 30.0, "s"),
     ]
 
 
@@ -337,12 +342,12 @@ def _kills(programs: _Programs) -> list[BenchmarkResult]:
 
 
 def _heart() -> list[BenchmarkResult]:
-    """Run the heart study over loopback, and the same under the virtual clock."""
+    """Run the heart study over loopback."""
     from abaton.store import Store
     from abaton.study import load_study
     from abaton.study_run import StudyOptions, run_study
 
-    heart = _beside("heart")
+    heart = _load("heart")
     if not (heart.DATA / "heart" / "processed.cleveland.data").is_file() or not heart.EXAMPLE.is_dir():
         note(
             "network: the heart study is skipped: it needs examples/heart, and the heart files in ABATON_DATA"
@@ -354,27 +359,28 @@ def _heart() -> list[BenchmarkResult]:
         heart._write(folder)
         study = load_study(heart.EXAMPLE / "study.toml")
         sites = sorted((folder / "sites").glob("*.toml"))
-        options, began = StudyOptions(bootstrap_resamples=200), time.monotonic()
+        options, started_at = StudyOptions(bootstrap_resamples=200), time.monotonic()
         with Store(folder / "store") as store:
-            row = run_study(study, sites, store, options, now=datetime.now(UTC), engine="flower").row
-            seconds, versions = time.monotonic() - began, len(store.models(row.run)) - 1
-    (line,) = [
-        line_item for line_item in (row.result or {})["evaluation"]["lines"] if line_item["of"] == "all"
-    ]
+            run = run_study(study, sites, store, options, now=datetime.now(UTC), engine="flower").row
+            seconds, versions = time.monotonic() - started_at, len(store.models(run.run)) - 1
+    rows = (run.result or {})["evaluation"]["rows"]
+    (community,) = [row for row in rows if row["grouping"] == "all"]
     return [
         BenchmarkResult(f"heart study, four sites, end to end, {versions} versions", seconds, "s"),
-        at_most("heart study, a version", seconds / versions, 3.0, "s"),
-        at_least("heart study, AUROC of the community model", line["measures"]["auroc"]["value"], 0.75, ""),
+        at_most("heart study, time per version", seconds / versions, 3.0, "s"),
+        at_least(
+            "heart study, AUROC of the community model", community["metrics"]["auroc"]["value"], 0.75, ""
+        ),
     ]
 
 
-# ---- slow lines -------------------------------------------------------------------------------------------------
+# ---- slow links -------------------------------------------------------------------------------------------------
 
 
-def _on_slow_lines() -> list[BenchmarkResult]:
-    hosts, app = _beside("_hosts"), _beside("_network_app")
+def _on_slow_links() -> list[BenchmarkResult]:
+    hosts, app = _load("_hosts"), _load("_network_app")
     if why := hosts.why_not():
-        return [BenchmarkResult(f"lines of 1 Mbit/s are not measured: {why}", 0.0, "")]
+        return [BenchmarkResult(f"links of 1 Mbit/s are not measured: {why}", 0.0, "")]
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         net = hosts.Hosts(["centre", *SLOW_SITES])
@@ -389,12 +395,12 @@ def _on_slow_lines() -> list[BenchmarkResult]:
             with net.on(site):
                 process.start()
             net.slow(site, queue="256kb")
-        live = partial(_run_on, net, programs, [net.space(site) for site in SLOW_SITES])
-        return list(_by_codec(app, live))
+        run = partial(_run_on, net, programs, [net.space(site) for site in SLOW_SITES])
+        return list(_by_codec(app, run))
 
 
-def _run_on(net: Any, programs: _Programs, spaces: Sequence[str], run: str, rounds: int) -> list[Mark]:
-    """Run once; the run is named after its codec."""
+def _run_on(net: Any, programs: _Programs, spaces: Sequence[str], run: str, rounds: int) -> list[VersionMark]:
+    """Run the controller once; the run is named after its codec."""
     store, report = programs.folder / "store", programs.folder / f"{run}.json"
     store.mkdir(exist_ok=True)
     settings = {
@@ -407,22 +413,24 @@ def _run_on(net: Any, programs: _Programs, spaces: Sequence[str], run: str, roun
     settings["centre"] = str(programs.centre.folder)
     note(f"network: 1 Mbit/s, {run}")
     with net.on("centre"):
-        controller = programs.centre.start_controller("_network_app:conduct", json.dumps(settings), run)
+        controller = programs.centre.start_controller(
+            "_network_app:run_controller", json.dumps(settings), run
+        )
     try:
-        _until(report.exists)
+        _wait_until(report.exists)
     finally:
         controller.stop()
-    return [Mark(*row) for row in json.loads(report.read_text())]
+    return [VersionMark(*row) for row in json.loads(report.read_text())]
 
 
-def _by_codec(app: Any, live: Callable[[str, int], list[Mark]]) -> Iterator[BenchmarkResult]:
+def _by_codec(app: Any, run: Callable[[str, int], list[VersionMark]]) -> Iterator[BenchmarkResult]:
     times, sizes = {}, {}
     for codec in app.CODECS:
-        first, *rest = live(codec, app.ROUNDS)
+        first, *rest = run(codec, app.ROUNDS)
         sizes[codec] = rest[-1].sent + rest[-1].received - first.sent - first.received
         yield BenchmarkResult(f"1 Mbit/s, {codec}: bytes of the run, by the kernel", sizes[codec], "bytes")
         yield BenchmarkResult(f"1 Mbit/s, {codec}: last accuracy", rest[-1].accuracy, "")
-        reached = [mark.at - first.at for mark in rest if mark.accuracy >= app.ACCURACY]
+        reached = [mark.timestamp - first.timestamp for mark in rest if mark.accuracy >= app.ACCURACY]
         if reached:
             times[codec] = reached[0]
             yield BenchmarkResult(f"1 Mbit/s, {codec}: time to accuracy {app.ACCURACY:g}", reached[0], "s")

@@ -26,7 +26,7 @@ from abaton.study import Study, load_study
 from abaton.study_run import StudyOptions, run_prepared_study
 from abaton.study_run.local_benefit import LOCAL_ONLY
 
-MARGIN = -0.01  # how much worse than a hospital's own model is still as good
+MARGIN = -0.01  # lowest benefit that counts as equal to the local-only model
 
 
 def run() -> list[BenchmarkResult]:
@@ -43,33 +43,35 @@ def run() -> list[BenchmarkResult]:
         document = load_study(heart.EXAMPLE / "study.toml").model_dump(mode="json", exclude_none=True)
         learning = {**document["learning"], "personalise": list(METHODS)}
         study = Study.model_validate({**document, "learning": learning})
-        readings = heart._read(folder, study)
-        lines: list[Mapping[str, Any]] = []
+        ingests = heart._ingest(folder, study)
+        rows: list[Mapping[str, Any]] = []
         with Store(folder / "store") as store:
             for seed in heart.SEEDS:
-                note(f"personal: seed {seed}")
+                note(f"personalisation: seed {seed}")
                 options = StudyOptions(seed, heart.PROFILES, bootstrap_resamples=0)
-                run_result = run_prepared_study(study, readings, store, options, now=heart.NOW)
-                lines += run_result.result["personal"]["lines"]
-    return [line for site in sorted(heart.PROFILES) for line in _site(site, lines)]
+                study_run = run_prepared_study(study, ingests, store, options, now=heart.NOW)
+                rows += study_run.result["personal_models"]["rows"]
+    return [result for site in sorted(heart.PROFILES) for result in _site(site, rows)]
 
 
-def _site(site: str, lines: Sequence[Mapping[str, Any]]) -> list[BenchmarkResult]:
-    site_lines = [line for line in lines if line["site"] == site]
-    evaluable = sum(line["model"] == COMMUNITY for line in site_lines)
+def _site(site: str, rows: Sequence[Mapping[str, Any]]) -> list[BenchmarkResult]:
+    site_rows = [row for row in rows if row["site"] == site]
+    evaluable = sum(row["model"] == COMMUNITY for row in site_rows)
     results = [BenchmarkResult(f"{site}: seeds that can be evaluated", evaluable, "")]
     if not evaluable:
         return results
     for model in (LOCAL_ONLY, COMMUNITY, *METHODS):
-        known = [line for line in site_lines if line["model"] == model]
-        auroc = confidence_interval([line["measures"]["auroc"]["value"] for line in known])
+        model_rows = [row for row in site_rows if row["model"] == model]
+        auroc = confidence_interval([row["metrics"]["auroc"]["value"] for row in model_rows])
         results.append(BenchmarkResult(f"{site}: AUROC {model}", auroc.mean, ""))
         if model == LOCAL_ONLY:
             continue
-        gain = confidence_interval([line["gain"]["value"] for line in known])
-        results.append(BenchmarkResult(f"{site}: {model} minus own", gain.mean, ""))
+        gain = confidence_interval([row["gain_over_local_only"]["value"] for row in model_rows])
+        results.append(BenchmarkResult(f"{site}: {model} minus local only", gain.mean, ""))
         results.append(
-            _limit(f"{site}: {model} minus own, lower limit", gain.mean - (gain.half_width or 0.0), model)
+            _limit(
+                f"{site}: {model} minus local only, lower limit", gain.mean - (gain.half_width or 0.0), model
+            )
         )
     return results
 

@@ -51,9 +51,9 @@ from abaton.study_run.task_contract import TaskContract
 from abaton.training import round_key
 
 SEED = 1
-LARGEST = 150  # rows that the search is worth its time for; beyond, there are fewer updates than rows anyway
-SLOW = 0.005  # a learning rate by which an update is nearly a sum over rows
-SHARP = 30.0  # logits: as sure as a 32-bit number can be
+MAX_SEARCHED_ROWS = 150  # of larger sites there are fewer updates than rows
+LOW_LEARNING_RATE = 0.005  # an update is then nearly a sum over rows
+MAX_LOGIT = 30.0  # its probability is 1 as a 32-bit number
 BUDGET = {"epsilon": 50, "delta": 1e-3, "noise_multiplier": 5}
 
 
@@ -62,17 +62,20 @@ def run() -> list[BenchmarkResult]:
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         results = [*_study("demonstration", *_demonstration(folder / "demonstration"))]
-        heart = _heart()
+        heart = _load_heart()
         if (heart.DATA / "heart" / "processed.cleveland.data").is_file() and heart.EXAMPLE.is_dir():
-            study, members, columns = _hearts(heart, folder / "heart")
+            study, members, columns = _heart_study(heart, folder / "heart")
             results += [*_study("heart", study, members, columns, heart.NOW)]
-            results += [*_small(study, members[0], columns, heart.NOW), *_fixed(study, members[-1])]
+            results += [
+                *_small_sites(study, members[0], columns, heart.NOW),
+                *_determined(study, members[-1]),
+            ]
         else:
             note("reconstruction: the heart study is skipped: it needs its files in ABATON_DATA")
         return results
 
 
-class Site:
+class AttackedSite:
     """A site that replies to a centre's training requests in one run."""
 
     def __init__(self, study: Study, member: PreparedSite, now: datetime, *, policy: bool) -> None:
@@ -80,48 +83,53 @@ class Site:
         assert self.study.learning is not None
         train = self.member.rows.train
         self.model = self.study.learning.build_model(features=train.x.shape[1], classes=2)
-        making = LearnerContext(
+        context = LearnerContext(
             self.member.name, "run", self.model, self.study.learning.build_codec(), SEED, b"the site's own"
         )
-        site = StudyParticipant(self.member, self.study, lambda at: self.now, MachineProfile())
-        self.learner, self.rows = site.learner(making), len(train.y)
+        site = StudyParticipant(self.member, self.study, lambda seconds: self.now, MachineProfile())
+        self.learner, self.rows = site.learner(context), len(train.y)
         if not self.policy:
             self.learner.policy, self.learner.has_secret_order = AllowAllPolicy(), False
-        self.worker, self.given = TaskHandler(self.learner), 0
+        self.handler, self.updates_sent = TaskHandler(self.learner), 0
         self.settings = self.study.learning.training.to_settings()
 
     def update(self, version: int, model: Vector) -> Vector | None:
         """Return the decoded update of a version; nothing if the site refuses."""
         task = TrainTask(f"{version}.{self.member.name}", self.member.name, version, model, self.settings)
-        reply = self.worker.handle(task)
+        reply = self.handler.handle(task)
         if "reason" in reply.header:
-            assert self.policy, "a site without a policy answers everything"
+            assert self.policy, "a site without a policy replies to every request"
             return None
-        self.given += 1
+        self.updates_sent += 1
         key = CodecKey(round_key(SEED, version), self.member.name)
         return self.learner.codec.decode(reply.payload, self.model.layout, key)
 
-    def same_again(self, versions: int) -> np.ndarray[Any, Any]:
+    def reconstruct(self, versions: int) -> np.ndarray[Any, Any]:
         """Return the rows reconstructed from repeated updates of one model, as many as the study has versions."""
         start, updates = self.model.initial(SEED), []
         for version in range(versions):
             if (update := self.update(version, start)) is not None:
                 task = f"{version}.{self.member.name}"
-                known = batches_from_seed(self.member.name, self.model, SEED, task, self.rows, self.settings)
-                updates.append(ObservedUpdate.of(start, update, known))
+                batches = batches_from_seed(
+                    self.member.name, self.model, SEED, task, self.rows, self.settings
+                )
+                updates.append(ObservedUpdate.of(start, update, batches))
         if not updates:
             return np.zeros((0, self.member.rows.train.x.shape[1]))
         return reconstruct_rows(
-            updates, self.rows, self.settings, iterations=10 if self.rows <= min(LARGEST, len(updates)) else 0
+            updates,
+            self.rows,
+            self.settings,
+            iterations=10 if self.rows <= min(MAX_SEARCHED_ROWS, len(updates)) else 0,
         )
 
-    def singled_out(self) -> np.ndarray[Any, Any]:
+    def single_out(self) -> np.ndarray[Any, Any]:
         """Return rows read from updates of models that are wrong about one row only, with half of the versions."""
         train, start = self.member.rows.train, self.model.initial(SEED)
         rows = [np.zeros((0, train.x.shape[1]))]
         self.update(0, start)
         version = TaskContract(self.study).max_versions // 2
-        for wanted in singling_out_models(train.x.astype(np.float64), train.y, SHARP):
+        for wanted in singling_out_models(train.x.astype(np.float64), train.y, MAX_LOGIT):
             if (update := self.update(version, with_class_difference(start, wanted))) is not None:
                 rows.append(read_from_gradient(class_difference(update)))
             version += 1
@@ -135,33 +143,33 @@ def _study(
     for member in members:
         note(f"reconstruction: {name}, {member.name}")
         x = member.rows.train.x.astype(np.float64)
-        about, guess = f"{name}, {member.name}", _guessed(x, flags)
-        yield BenchmarkResult(f"{about}: rows", len(x), "")
-        yield BenchmarkResult(f"{about}: rows guessed", guess, "")
+        label, guess = f"{name}, {member.name}", _guessed(x, flags)
+        yield BenchmarkResult(f"{label}: rows", len(x), "")
+        yield BenchmarkResult(f"{label}: rows guessed", guess, "")
         for codec in ("raw", _codec(study)):
             sent = "uncompressed" if codec == "raw" else "as the study sends"
             if (
-                len(x) <= LARGEST
-            ):  # without a policy the centre asks as often as it likes, by the steps that it likes
-                slow = _learning(study, codec=codec, learning_rate=SLOW)
-                site = Site(slow, _fresh(member), now, policy=False)
-                reconstructed = count_reconstructed(x, site.same_again(3 * len(x) // 2), flags)
-                yield _line(f"{about}, {sent}: rows rebuilt", reconstructed, guess, policy=False)
-            site = Site(_learning(study, codec=codec), _fresh(member), now, policy=True)
-            reconstructed = count_reconstructed(x, site.same_again(versions), flags)
-            yield BenchmarkResult(f"{about}, {sent}: updates given, default policy", site.given, "")
-            yield _line(f"{about}, {sent}: rows rebuilt", reconstructed, guess, policy=True)
+                len(x) <= MAX_SEARCHED_ROWS
+            ):  # without a policy the centre chooses the settings and the requests
+                slow = _learning(study, codec=codec, learning_rate=LOW_LEARNING_RATE)
+                site = AttackedSite(slow, _fresh(member), now, policy=False)
+                reconstructed = count_reconstructed(x, site.reconstruct(3 * len(x) // 2), flags)
+                yield _result(f"{label}, {sent}: rows reconstructed", reconstructed, guess, policy=False)
+            site = AttackedSite(_learning(study, codec=codec), _fresh(member), now, policy=True)
+            reconstructed = count_reconstructed(x, site.reconstruct(versions), flags)
+            yield BenchmarkResult(f"{label}, {sent}: updates sent, default policy", site.updates_sent, "")
+            yield _result(f"{label}, {sent}: rows reconstructed", reconstructed, guess, policy=True)
         for policy in (False, True):
-            site = Site(_learning(study, codec="raw"), _fresh(member), now, policy=policy)
-            yield _line(
-                f"{about}: rows singled out",
-                count_reconstructed(x, site.singled_out(), flags),
+            site = AttackedSite(_learning(study, codec="raw"), _fresh(member), now, policy=policy)
+            yield _result(
+                f"{label}: rows singled out",
+                count_reconstructed(x, site.single_out(), flags),
                 guess,
                 policy=policy,
             )
 
 
-def _small(
+def _small_sites(
     study: Study, member: PreparedSite, columns: Sequence[FeatureColumn], now: datetime
 ) -> Iterator[BenchmarkResult]:
     """Measure sites with few rows: batches of two without a policy, and the study's own under the default policy."""
@@ -175,28 +183,30 @@ def _small(
         if rows < 60:
             open_study = _learning(open_study, batch_size=2)
         reconstructed = count_reconstructed(
-            x, Site(open_study, small_member, now, policy=False).same_again(versions), flags
+            x, AttackedSite(open_study, small_member, now, policy=False).reconstruct(versions), flags
         )
-        yield at_least(f"a site of {rows}, without a policy: rows rebuilt", reconstructed, rows, "")
+        yield at_least(f"a site of {rows}, without a policy: rows reconstructed", reconstructed, rows, "")
         reconstructed = count_reconstructed(
             x,
-            Site(_learning(study, codec="raw"), _fresh(small_member), now, policy=True).same_again(versions),
+            AttackedSite(_learning(study, codec="raw"), _fresh(small_member), now, policy=True).reconstruct(
+                versions
+            ),
             flags,
         )
-        yield _line(f"a site of {rows}: rows rebuilt", reconstructed, guess, policy=True)
+        yield _result(f"a site of {rows}: rows reconstructed", reconstructed, guess, policy=True)
         if rows < 60:
             noisy = _learning(study, codec="raw", strategy="SyncFedAvg", privacy=BUDGET)
-            site = Site(noisy, _fresh(small_member), now, policy=True)
-            yield _line(f"a site of {rows}, under a privacy budget: rows rebuilt",
-                        count_reconstructed(x, site.same_again(versions), flags), guess, policy=True)  # fmt: skip
+            site = AttackedSite(noisy, _fresh(small_member), now, policy=True)
+            yield _result(f"a site of {rows}, under a privacy budget: rows reconstructed",
+                        count_reconstructed(x, site.reconstruct(versions), flags), guess, policy=True)  # fmt: skip
 
 
-def _fixed(study: Study, member: PreparedSite) -> Iterator[BenchmarkResult]:
+def _determined(study: Study, member: PreparedSite) -> Iterator[BenchmarkResult]:
     """Return how many rows the updates of the smallest site determine, without the order of rows."""
-    note(f"reconstruction: what the updates of {member.name} fix")
+    note(f"reconstruction: rows that the updates of {member.name} determine")
     assert study.learning is not None
     train, settings = member.rows.train, study.learning.training.to_settings()
-    site = Site(_learning(study, codec="raw"), _fresh(member), NOW, policy=False)
+    site = AttackedSite(_learning(study, codec="raw"), _fresh(member), NOW, policy=False)
     starts, model = [], site.model.initial(SEED)
     for version in range(study.learning.rounds):
         starts.append(class_difference(model))
@@ -205,11 +215,11 @@ def _fixed(study: Study, member: PreparedSite) -> Iterator[BenchmarkResult]:
         model = (model + np.float32(0.25) * update).astype(np.float32)
     reconstructed = count_determined(train.x.astype(np.float64), train.y, starts, settings)
     yield at_most(
-        f"heart, {member.name}: rows that updates fix if the order is unknown", reconstructed, 0, ""
+        f"heart, {member.name}: rows that updates determine if the order is unknown", reconstructed, 0, ""
     )
 
 
-def _line(name: str, reconstructed: int, guess: int, *, policy: bool) -> BenchmarkResult:
+def _result(name: str, reconstructed: int, guess: int, *, policy: bool) -> BenchmarkResult:
     return (
         at_most(f"{name}, default policy", reconstructed, guess, "")
         if policy
@@ -259,27 +269,29 @@ def _fresh(member: PreparedSite) -> PreparedSite:
 
 def _demonstration(folder: Path) -> tuple[Study, Sequence[PreparedSite], Sequence[FeatureColumn], datetime]:
     demonstration = make_demo(folder, 3)
-    for path in demonstration.sites:  # people answered another document than those with other codecs
+    for path in demonstration.sites:  # the consents are for a document with another codec
         path.write_text(
             path.read_text().replace('registry = "consents.db"', 'legal_basis = "synthetic subjects"')
         )
     study = _learning(
         demonstration.study, model="logistic"
-    )  # what the attacks are on: hidden layers hide more
-    readings = ingest_sites(study, [load_site(path) for path in demonstration.sites], NOW)
-    members = prepare_sites(study, readings, SEED)
+    )  # the attacks are on models without hidden layers
+    ingests = ingest_sites(study, [load_site(path) for path in demonstration.sites], NOW)
+    members = prepare_sites(study, ingests, SEED)
     return study, members.sites, members.columns, NOW
 
 
-def _hearts(heart: ModuleType, folder: Path) -> tuple[Study, Sequence[PreparedSite], Sequence[FeatureColumn]]:
+def _heart_study(
+    heart: ModuleType, folder: Path
+) -> tuple[Study, Sequence[PreparedSite], Sequence[FeatureColumn]]:
     folder.mkdir()
     heart._write(folder)
     study = load_study(heart.EXAMPLE / "study.toml")
-    members = prepare_sites(study, heart._read(folder, study), SEED)
+    members = prepare_sites(study, heart._ingest(folder, study), SEED)
     return study, members.sites, members.columns
 
 
-def _heart() -> ModuleType:
+def _load_heart() -> ModuleType:
     path = Path(__file__).with_name("heart.py")
     spec = importlib.util.spec_from_file_location("abaton_benchmark_heart", path)
     assert spec is not None

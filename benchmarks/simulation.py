@@ -34,7 +34,7 @@ from abaton.models import Examples, mlp, sstc_cnn
 from abaton.training import round_key
 
 PEERS = Path(__file__).parent / "peers"
-ROUNDS, PLAIN_ROUNDS, FLOWER_ROUNDS, REPEATS = 300, 40, 20, 3
+ROUNDS, PEER_ROUNDS, FLOWER_ROUNDS, REPEATS = 300, 40, 20, 3
 IMAGE_LEARNERS, IMAGE_EXAMPLES = 8, 160
 
 
@@ -45,34 +45,34 @@ def run() -> list[BenchmarkResult]:
 
 def _tables() -> list[BenchmarkResult]:
     rates: dict[str, float] = {}
-    thrift: dict[str, float] = {}
-    right: dict[str, float] = {}
+    cpu_rates: dict[str, float] = {}
+    accuracies: dict[str, float] = {}
 
-    def better(name: str, rounds: int, measured: dict[str, Any]) -> None:
+    def record(name: str, rounds: int, measured: dict[str, Any]) -> None:
         rates[name] = max(rates.get(name, 0.0), rounds / measured["seconds"])
-        right[name] = measured["accuracy"]
+        accuracies[name] = measured["accuracy"]
         if "cpu" in measured:
-            thrift[name] = max(thrift.get(name, 0.0), rounds / measured["cpu"])
+            cpu_rates[name] = max(cpu_rates.get(name, 0.0), rounds / measured["cpu"])
 
     for repeat in range(REPEATS):
-        better("Abaton", ROUNDS, _crew())
-        better(
-            "PyTorch loop", PLAIN_ROUNDS, _peer(sys.executable, "pytorch_loop.py", "table", str(PLAIN_ROUNDS))
+        record("Abaton", ROUNDS, _abaton())
+        record(
+            "PyTorch loop", PEER_ROUNDS, _peer(sys.executable, "pytorch_loop.py", "table", str(PEER_ROUNDS))
         )
         if pfl := os.environ.get("ABATON_PEER_PFL"):
-            better("pfl-research", PLAIN_ROUNDS, _peer(pfl, "pfl_research.py", str(PLAIN_ROUNDS)))
+            record("pfl-research", PEER_ROUNDS, _peer(pfl, "pfl_research.py", str(PEER_ROUNDS)))
         if (flower := os.environ.get("ABATON_PEER_FLOWER")) and repeat < 2:
-            better("Flower", FLOWER_ROUNDS, _peer(flower, "flower_simulation.py", str(FLOWER_ROUNDS)))
+            record("Flower", FLOWER_ROUNDS, _peer(flower, "flower_simulation.py", str(FLOWER_ROUNDS)))
     rows = [BenchmarkResult(f"table job, {name}", rate, "rounds/s") for name, rate in rates.items()]
     rows += [
-        BenchmarkResult(f"table job, {name}, held-out accuracy", share, "share")
-        for name, share in right.items()
+        BenchmarkResult(f"table job, {name}, held-out accuracy", accuracy, "")
+        for name, accuracy in accuracies.items()
     ]
-    for peer, limit in (("plain loop", None), ("pfl-research", 15.0), ("Flower", 100.0)):
+    for peer, limit in (("PyTorch loop", None), ("pfl-research", 15.0), ("Flower", 100.0)):
         rows.append(_against(peer, limit, rates))
-    for peer in list(thrift)[1:]:
-        gain = thrift["Abaton"] / thrift[peer]
-        rows.append(BenchmarkResult(f"table job against {peer}, by processor time", gain, "x"))
+    for peer in list(cpu_rates)[1:]:
+        speedup = cpu_rates["Abaton"] / cpu_rates[peer]
+        rows.append(BenchmarkResult(f"table job against {peer}, by processor time", speedup, "x"))
     return rows
 
 
@@ -80,12 +80,12 @@ def _against(peer: str, limit: float | None, rates: dict[str, float]) -> Benchma
     if peer not in rates:
         variable = f"ABATON_PEER_{peer.partition('-')[0].upper()}"
         return BenchmarkResult(f"table job against {peer}: absent, set {variable}", float("nan"), "x")
-    gain = rates["Abaton"] / rates[peer]
+    speedup = rates["Abaton"] / rates[peer]
     name = f"table job against {peer}"
-    return BenchmarkResult(name, gain, "x") if limit is None else at_least(name, gain, limit, "x")
+    return BenchmarkResult(name, speedup, "x") if limit is None else at_least(name, speedup, limit, "x")
 
 
-def _crew() -> dict[str, Any]:
+def _abaton() -> dict[str, Any]:
     job = _job()
     model, codec = mlp(features=job.FEATURES, classes=job.CLASSES, hidden=(job.HIDDEN,)), parse_codec("raw")
     learners = {
@@ -94,24 +94,24 @@ def _crew() -> dict[str, Any]:
     }
     names, settings = list(learners), TrainSettings(batch_size=job.BATCH, learning_rate=job.RATE)
     first = np.concatenate([a.reshape(-1) for a in job.initial()])
-    with ParallelTrainer(learners) as crew:
+    with ParallelTrainer(learners) as trainer:
 
         def federate(rounds: int) -> np.ndarray:
             vector = first
             for version, sampled in enumerate(job.sample_rounds(rounds)):
                 jobs = [TrainingJob(names[i], f"{version}/{i}", version, vector, settings) for i in sampled]
                 total = codec.accumulator(model.layout, round_key(job.SEED, version))
-                for training_job, update in zip(jobs, crew.train(jobs), strict=True):
+                for training_job, update in zip(jobs, trainer.train(jobs), strict=True):
                     total.add(update.payload, 1.0, training_job.learner)
                 vector = vector + total.mean()
             return vector
 
-        early = federate(PLAIN_ROUNDS)  # warms up, and shows that after as many rounds the model is as good
+        compared = federate(PEER_ROUNDS)  # warm-up, and the accuracy after as many rounds as the PyTorch loop
         start, busy = time.perf_counter(), time.process_time()
         federate(ROUNDS)
         seconds, cpu = time.perf_counter() - start, time.process_time() - busy
-    right = job.accuracy(list(model.layout.views(early).values()))
-    return {"seconds": seconds, "cpu": cpu, "accuracy": right}
+    accuracy = job.accuracy(list(model.layout.views(compared).values()))
+    return {"seconds": seconds, "cpu": cpu, "accuracy": accuracy}
 
 
 def _images() -> list[BenchmarkResult]:
@@ -124,36 +124,36 @@ def _images() -> list[BenchmarkResult]:
     settings = TrainSettings(batch_size=16, learning_rate=0.1)
     start = model.initial(0)
     ours, threads, processes = 0.0, 0.0, 0.0
-    with ParallelTrainer(learners) as crew:
+    with ParallelTrainer(learners) as trainer:
         jobs = [TrainingJob(name, "warm", 0, start, settings) for name in learners]
-        crew.train(jobs)
+        trainer.train(jobs)
         for _ in range(REPEATS):
             before = time.perf_counter()
-            crew.train(jobs)
+            trainer.train(jobs)
             samples = IMAGE_LEARNERS * IMAGE_EXAMPLES
             ours = max(ours, samples / (time.perf_counter() - before))
-            threads = max(threads, _plain_images(processes=1, threads=2))
-            processes = max(processes, _plain_images(processes=2, threads=1))
+            threads = max(threads, _pytorch_images(processes=1, threads=2))
+            processes = max(processes, _pytorch_images(processes=2, threads=1))
     return [
         BenchmarkResult("image job, Abaton", ours, "samples/s"),
-        BenchmarkResult("image job, plain loop on two threads", threads, "samples/s"),
-        BenchmarkResult("image job, plain loop in two processes", processes, "samples/s"),
-        at_least("image job against the plain loop on two threads", ours / threads, 0.9, "x"),
-        at_least("image job against the plain loop in two processes", ours / processes, 0.9, "x"),
+        BenchmarkResult("image job, PyTorch loop on two threads", threads, "samples/s"),
+        BenchmarkResult("image job, PyTorch loop in two processes", processes, "samples/s"),
+        at_least("image job against the PyTorch loop on two threads", ours / threads, 0.9, "x"),
+        at_least("image job against the PyTorch loop in two processes", ours / processes, 0.9, "x"),
     ]
 
 
-def _plain_images(*, processes: int, threads: int) -> float:
+def _pytorch_images(*, processes: int, threads: int) -> float:
     learners = IMAGE_LEARNERS // processes
     arguments = [sys.executable, str(PEERS / "pytorch_loop.py"), "images", learners, IMAGE_EXAMPLES, threads]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    running = [subprocess.Popen([str(word) for word in arguments], **pipes) for _ in range(processes)]  # type: ignore[call-overload]
-    for one in running:
-        one.stdout.readline()  # until all have made their data and wait
-    for one in running:
-        one.stdin.write("\n")
-        one.stdin.flush()
-    seconds = max(json.loads(one.communicate()[0])["seconds"] for one in running)
+    workers = [subprocess.Popen([str(argument) for argument in arguments], **pipes) for _ in range(processes)]  # type: ignore[call-overload]
+    for worker in workers:
+        worker.stdout.readline()  # until all are ready
+    for worker in workers:
+        worker.stdin.write("\n")
+        worker.stdin.flush()
+    seconds = max(json.loads(worker.communicate()[0])["seconds"] for worker in workers)
     return float(IMAGE_LEARNERS * IMAGE_EXAMPLES / seconds)
 
 
@@ -166,7 +166,7 @@ def _peer(python: str, script: str, *arguments: str) -> dict[str, Any]:
             "FLWR_HOME": home,
             "OMP_NUM_THREADS": "1",
         }
-        done = subprocess.run(
+        completed = subprocess.run(
             [python, str(PEERS / script), *arguments],
             env=environment,
             cwd=home,
@@ -174,7 +174,7 @@ def _peer(python: str, script: str, *arguments: str) -> dict[str, Any]:
             text=True,
             check=True,
         )
-    measured: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    measured: dict[str, Any] = json.loads(completed.stdout.strip().splitlines()[-1])
     return measured
 
 

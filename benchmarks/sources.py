@@ -29,7 +29,6 @@ from abaton.lab.synthetic_hospitals import load_omop, study_text, write_omop
 ROWS = int(os.environ.get("ABATON_ROWS", "1000000"))
 PATIENTS = max(200, ROWS // 500)
 MEASUREMENTS_PER_PATIENT = ROWS // PATIENTS
-"""Measurements of one person."""
 _SITE = """[site]
 id = "bench"
 name = "Bench"
@@ -40,7 +39,7 @@ legal_basis = "Synthetic records"
 [keys]
 study = "study.key"
 """
-_KINDS = {
+_SOURCES = {
     "NDJSON": 'source = "ndjson"\npaths = ["ndjson"]',
     "OMOP in SQLite": 'source = "omop"\ndatabase = "sqlite:///omop.db"',
     "OMOP in PostgreSQL": 'source = "omop"\ndatabase = "{postgres}"\ncdm_schema = "{folder}"',
@@ -48,27 +47,7 @@ _KINDS = {
     "OMOP as CSV": 'source = "omop"\npaths = ["omop"]',
     "OMOP as Parquet": 'source = "omop"\npaths = ["parquet"]',
 }
-_BY_DUCKDB = ("OMOP in DuckDB", "OMOP as CSV", "OMOP as Parquet")
-# The most that getrusage tells begins with what the parent had; what /proc tells begins with the program.
-_READ = """
-import hashlib, json, re, sys, time
-from datetime import UTC, datetime
-from pathlib import Path
-from abaton.site import load_site, open_site
-from abaton.study import load_study
-
-folder = Path(sys.argv[1])
-site = open_site(load_site(folder / sys.argv[2]), load_study(folder / "study.toml"), datetime(2026, 11, 16, tzinfo=UTC))
-begun, worked = time.perf_counter(), time.process_time()
-if sys.argv[3] == "reader":
-    digest = sum(1 for record in site.source.records())
-else:
-    table = site.table().table
-    digest = hashlib.sha256(table.x.tobytes() + table.y.tobytes()).hexdigest()
-seconds, worked = time.perf_counter() - begun, time.process_time() - worked
-peak = int(re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[1]) / 1024
-print(json.dumps([worked, peak, seconds, digest]))
-"""
+_READ_BY_DUCKDB = ("OMOP in DuckDB", "OMOP as CSV", "OMOP as Parquet")
 
 
 def run() -> list[BenchmarkResult]:
@@ -76,84 +55,79 @@ def run() -> list[BenchmarkResult]:
     with tempfile.TemporaryDirectory() as temporary, _postgres.server() as postgres:
         folders = Path(temporary) / "tenth", Path(temporary) / "whole"
         for folder, patients in zip(folders, (PATIENTS // 10, PATIENTS), strict=True):
-            note(f"sources: {patients} people are written")
+            note(f"sources: {patients} patients are written")
             _write(folder, patients, postgres)
-        measured = {name: _measured_of(folders, name, postgres) for name in _kinds(postgres)}
-    theirs = measured["NDJSON"]["table"][1]
+        measured = {name: _measure(folders, name, postgres) for name in _available_sources(postgres)}
+    ndjson = measured["NDJSON"]["table"][1]
     results = [
         BenchmarkResult("sources: measurements", float(PATIENTS * MEASUREMENTS_PER_PATIENT), ""),
-        BenchmarkResult("sources: people", float(PATIENTS), ""),
+        BenchmarkResult("sources: patients", float(PATIENTS), ""),
     ]
-    for name, readings in measured.items():
-        tenth_memory, many = readings["table"]
-        results.append(BenchmarkResult(f"{name} to a feature table, processor", many[0], "s"))
-        results.append(BenchmarkResult(f"{name} to a feature table, waiting included", many[2], "s"))
+    for name, measurements in measured.items():
+        tenth, many = measurements["table"]
+        results.append(BenchmarkResult(f"{name} to a feature table, processor time", many[0], "s"))
+        results.append(BenchmarkResult(f"{name} to a feature table, wall-clock time", many[2], "s"))
         if name != "NDJSON":
-            how, at = (", waiting included", 2) if "PostgreSQL" in name else ("", 0)
-            results.append(at_most(f"{name}: time over NDJSON{how}", many[at] / theirs[at], 1.3, "x"))
-            same = many[3] == theirs[3]
+            label, index = (", wall-clock time", 2) if "PostgreSQL" in name else ("", 0)
+            results.append(at_most(f"{name}: time over NDJSON{label}", many[index] / ndjson[index], 1.3, "x"))
+            same = many[3] == ndjson[3]
             results.append(
                 BenchmarkResult(f"{name}: table equal to NDJSON's", float(same), "1 = yes", "1", same)
             )
-        results.append(BenchmarkResult(f"{name}: memory at most", many[1], "MiB"))
+        results.append(BenchmarkResult(f"{name}: peak memory", many[1], "MiB"))
         results.append(
             BenchmarkResult(
-                f"{name}: more memory than for a tenth of the people", many[1] - tenth_memory[1], "MiB"
+                f"{name}: more memory than for a tenth of the patients", many[1] - tenth[1], "MiB"
             )
         )
         if name == "NDJSON":
             continue
-        alone, reader_seconds = readings["reader"]
-        results.append(BenchmarkResult(f"{name}: memory of the reader alone", reader_seconds[1], "MiB"))
-        reader = f"{name}: memory of the reader alone"
-        if (
-            name in _BY_DUCKDB
-        ):  # no index by person: it sorts, within its own limit of 256 MB and beyond that on disk
-            more = f"{reader}, more than for a tenth of the people"
-            results.append(at_most(more, reader_seconds[1] - alone[1], 256, "MiB"))
+        reader_tenth, reader_many = measurements["reader"]
+        results.append(BenchmarkResult(f"{name}: memory of the reader only", reader_many[1], "MiB"))
+        reader = f"{name}: memory of the reader only"
+        if name in _READ_BY_DUCKDB:  # without an index by person it sorts, within 256 MB and then on disk
+            more = f"{reader}, more than for a tenth of the patients"
+            results.append(at_most(more, reader_many[1] - reader_tenth[1], 256, "MiB"))
             continue
-        # The table has a row per patient, some kilobytes with what is kept beside it; the reader has nothing.
-        results.append(
-            at_most(f"{name}: memory over a tenth of the people", many[1] / tenth_memory[1], 1.1, "x")
-        )
-        # A tenth has to fill the thousands of rows that are held at a time, or it needs less.
+        # The table has a row per patient, some kilobytes each; the reader stores nothing.
+        results.append(at_most(f"{name}: memory over a tenth of the patients", many[1] / tenth[1], 1.1, "x"))
+        # A tenth must fill the reader's batches of thousands of rows, or it needs less memory.
         limit = 1.05 if ROWS >= 200_000 else 1.1
         results.append(
-            at_most(f"{reader} over a tenth of the people", reader_seconds[1] / alone[1], limit, "x")
+            at_most(f"{reader} over a tenth of the patients", reader_many[1] / reader_tenth[1], limit, "x")
         )
     return results
 
 
-def _kinds(postgres: str) -> Iterator[str]:
+def _available_sources(postgres: str) -> Iterator[str]:
     """Return the sources that are available."""
     duckdb = importlib.util.find_spec("duckdb_engine") is not None
     if not duckdb:
         note("sources: DuckDB is skipped: it needs abaton[omop]")
     if not postgres:
         note("sources: PostgreSQL is skipped: it needs a server's programs and abaton[postgres]")
-    for name in _KINDS:
-        if (duckdb or name not in _BY_DUCKDB) and (postgres or "PostgreSQL" not in name):
+    for name in _SOURCES:
+        if (duckdb or name not in _READ_BY_DUCKDB) and (postgres or "PostgreSQL" not in name):
             yield name
 
 
-def _measured_of(folders: tuple[Path, Path], name: str, postgres: str) -> dict[str, list[list[Any]]]:
+def _measure(folders: tuple[Path, Path], name: str, postgres: str) -> dict[str, list[list[Any]]]:
     measured = {}
-    for what in ("table",) if name == "NDJSON" else ("table", "reader"):
-        measured[what] = [_read(folder, name, what, postgres) for folder in folders]
-        (_, tenth_memory, *_), (worked, many, seconds, _) = measured[what]
-        note(
-            f"sources: {name}, {what}: {worked:.1f} s CPU, {seconds:.1f} s, {tenth_memory:.1f} to {many:.1f} MiB"
-        )
+    for target in ("table",) if name == "NDJSON" else ("table", "reader"):
+        measured[target] = [_read(folder, name, target, postgres) for folder in folders]
+        (_, tenth_memory, *_), (cpu_seconds, memory, seconds, _) = measured[target]
+        seconds_text = f"{cpu_seconds:.1f} s CPU, {seconds:.1f} s"
+        note(f"sources: {name}, {target}: {seconds_text}, {tenth_memory:.1f} to {memory:.1f} MiB")
     return measured
 
 
-def _read(folder: Path, name: str, what: str, postgres: str) -> list[Any]:
+def _read(folder: Path, name: str, target: str, postgres: str) -> list[Any]:
     site = f"{name.replace(' ', '-')}.toml"
-    records = _KINDS[name].replace("{postgres}", postgres).replace("{folder}", folder.name)
+    records = _SOURCES[name].replace("{postgres}", postgres).replace("{folder}", folder.name)
     (folder / site).write_text(
         _SITE.format(records=records + ('\ntimezone = "+02:00"' if "OMOP" in name else ""))
     )
-    arguments = [sys.executable, "-c", _READ, str(folder), site, what]
+    arguments = [sys.executable, str(Path(__file__).with_name("_read_source.py")), str(folder), site, target]
     done = subprocess.run(arguments, stdout=subprocess.PIPE, text=True, check=True)
     measured: list[Any] = json.loads(done.stdout.splitlines()[-1])
     return measured
@@ -166,11 +140,11 @@ def _write(folder: Path, patients: int, postgres: str) -> None:
         kind: (folder / "ndjson" / f"{kind}.ndjson").open("w")
         for kind in ("Patient", "Encounter", "Condition", "Observation")
     }
-    for resource in _patients(patients):
+    for resource in _resources(patients):
         streams[resource["resourceType"]].write(json.dumps(resource).replace("p-", "") + "\n")
     for stream in streams.values():
         stream.close()
-    write_omop(folder / "omop", _patients(patients))
+    write_omop(folder / "omop", _resources(patients))
     load_omop(folder / "omop", f"sqlite:///{folder / 'omop.db'}")
     with sqlite3.connect(folder / "omop.db") as base:
         base.execute("ANALYZE")
@@ -206,11 +180,11 @@ def _load_postgres(folder: Path, postgres: str) -> None:
     engine.dispose()
 
 
-def _patients(patients: int) -> Iterator[dict[str, Any]]:
+def _resources(patients: int) -> Iterator[dict[str, Any]]:
     snomed = "http://snomed.info/sct"
     number = 0
     for i in range(1, patients + 1):
-        about = {"reference": f"Patient/p-{i}"}
+        subject = {"reference": f"Patient/p-{i}"}
         sex = "female" if i % 2 else "male"
         yield {
             "resourceType": "Patient",
@@ -222,14 +196,14 @@ def _patients(patients: int) -> Iterator[dict[str, Any]]:
             number += 1
             yield {
                 "resourceType": "Encounter", "id": f"v-{number}", "status": "finished", "class": {"code": "AMB"},
-                "type": [{"coding": [{"system": snomed, "code": code}]}], "subject": about,
+                "type": [{"coding": [{"system": snomed, "code": code}]}], "subject": subject,
                 "period": {"start": f"{day}T09:00:00+02:00", "end": f"{day}T10:00:00+02:00"},
             }  # fmt: skip
         codes = [("38341003", "2020-01-01"), *([("84114007", "2023-11-01")] if i % 3 == 0 else [])]
         for code, day in codes:
             number += 1
             yield {
-                "resourceType": "Condition", "id": f"c-{number}", "subject": about, "onsetDateTime": day,
+                "resourceType": "Condition", "id": f"c-{number}", "subject": subject, "onsetDateTime": day,
                 "code": {"coding": [{"system": snomed, "code": code}]},
             }  # fmt: skip
         for code, unit, value in (
@@ -238,15 +212,15 @@ def _patients(patients: int) -> Iterator[dict[str, Any]]:
             ("39156-5", "kg/m2", 27.5),
         ):
             number += 1
-            yield _measured(number, about, code, "2023-05-01T09:00:00+02:00", value, unit)
+            yield _observation(number, subject, code, "2023-05-01T09:00:00+02:00", value, unit)
         for k in range(MEASUREMENTS_PER_PATIENT):
             number += 1
             day = f"{2022 + k % 2}-{1 + k % 5:02d}-{1 + k % 27:02d}T{8 + k % 9:02d}:{k % 60:02d}:00+02:00"
-            yield _measured(number, about, "8480-6", day, 110 + (7 * i + k) % 70, "mm[Hg]")
+            yield _observation(number, subject, "8480-6", day, 110 + (7 * i + k) % 70, "mm[Hg]")
 
 
-def _measured(
-    number: int, about: dict[str, str], code: str, day: str, value: float, unit: str
+def _observation(
+    number: int, subject: dict[str, str], code: str, day: str, value: float, unit: str
 ) -> dict[str, Any]:
     ucum = "http://unitsofmeasure.org"
     return {
@@ -254,7 +228,7 @@ def _measured(
         "id": f"o-{number}",
         "status": "final",
         "code": {"coding": [{"system": "http://loinc.org", "code": code}]},
-        "subject": about,
+        "subject": subject,
         "effectiveDateTime": day,
         "valueQuantity": {"value": value, "unit": unit, "system": ucum, "code": unit},
     }

@@ -40,49 +40,53 @@ def run() -> list[BenchmarkResult]:
         note("strategies: skipped, because there is no cifar10_20k; name its folder with ABATON_DATA")
         return []
     runs = compare(_settings(), list(STRATEGIES), SEEDS, report=note)
-    return [*_table(runs), *_order(runs), *_growth(runs), *_bad()]
+    return [*_table(runs), *_ranking(runs), *_leads(runs), *_byzantine()]
 
 
-def _setting() -> ExperimentSettings:
+def _base_settings() -> ExperimentSettings:
     return ExperimentSettings(
         ExperimentTask("cifar10_20k", str(DATA)), ExperimentEnvironment(rows=ROWS, partition_seed=PARTITION)
     )
 
 
 def _settings() -> dict[str, ExperimentSettings]:
-    setting = _setting()
+    base = _base_settings()
     settings = {
-        classes: replace(setting, world=replace(setting.environment, classes=classes))
+        classes: replace(base, environment=replace(base.environment, classes=classes))
         for classes in ("IID", "Non-IID(5x7)", HARD)
     }
-    return settings | {CONTROL: replace(setting, training=replace(setting.training, window=0))}
+    return settings | {CONTROL: replace(base, training=replace(base.training, shuffle_window=0))}
 
 
 def _table(runs: Sequence[StrategyTrial]) -> list[BenchmarkResult]:
     rows = []
     for environment in _settings():
-        for policy in STRATEGIES:
-            estimate = confidence_interval([one.accuracy for one in select_trials(runs, environment, policy)])
+        for strategy in STRATEGIES:
+            estimate = confidence_interval(
+                [trial.accuracy for trial in select_trials(runs, environment, strategy)]
+            )
             rows.append(
                 BenchmarkResult(
-                    f"accuracy, {environment}, {policy}", estimate.mean, f"± {estimate.half_width:.3f}"
+                    f"accuracy, {environment}, {strategy}", estimate.mean, f"± {estimate.half_width:.3f}"
                 )
             )
     return rows
 
 
-def _order(runs: Sequence[StrategyTrial]) -> list[BenchmarkResult]:
-    def mean(environment: str, policy: str) -> float:
-        return confidence_interval([one.accuracy for one in select_trials(runs, environment, policy)]).mean
+def _ranking(runs: Sequence[StrategyTrial]) -> list[BenchmarkResult]:
+    def mean(environment: str, strategy: str) -> float:
+        return confidence_interval(
+            [trial.accuracy for trial in select_trials(runs, environment, strategy)]
+        ).mean
 
-    hard = {policy: mean(HARD, policy) for policy in STRATEGIES}
-    control = {policy: mean(CONTROL, policy) for policy in STRATEGIES}
+    hard = {strategy: mean(HARD, strategy) for strategy in STRATEGIES}
+    control = {strategy: mean(CONTROL, strategy) for strategy in STRATEGIES}
     dvw = max(hard["AsyncDVW(na)"], hard["AsyncDVW(a)"])
     fedavg = max(hard["SyncFedAvg"], hard["AsyncFedAvg"])
-    others = max(value for policy, value in hard.items() if not policy.startswith("AsyncDVW"))
-    last = min(value for policy, value in control.items() if policy != "FedAsync")
+    others = max(value for strategy, value in hard.items() if not strategy.startswith("AsyncDVW"))
+    last = min(value for strategy, value in control.items() if strategy != "FedAsync")
     return [
-        at_least("3x8: AsyncDVW over the best other policy", dvw - others, 0.0, "accuracy"),
+        at_least("3x8: AsyncDVW over the best other strategy", dvw - others, 0.0, "accuracy"),
         at_least("3x8: SyncDVW over SyncFedAvg", hard["SyncDVW"] - hard["SyncFedAvg"], 0.05, "accuracy"),
         at_least(
             "3x8: AsyncDVW(na) over AsyncFedAvg", hard["AsyncDVW(na)"] - hard["AsyncFedAvg"], 0.05, "accuracy"
@@ -93,7 +97,7 @@ def _order(runs: Sequence[StrategyTrial]) -> list[BenchmarkResult]:
         at_least("3x8: SyncDVW over both FedAvg", hard["SyncDVW"] - fedavg, 0.0, "accuracy"),
         at_least("3x8: FedAsync over both FedAvg", hard["FedAsync"] - fedavg, 0.0, "accuracy"),
         at_most(
-            "control: SyncDVW and SyncFedAvg apart",
+            "control: difference of SyncDVW and SyncFedAvg",
             abs(control["SyncDVW"] - control["SyncFedAvg"]),
             0.04,
             "accuracy",
@@ -102,41 +106,39 @@ def _order(runs: Sequence[StrategyTrial]) -> list[BenchmarkResult]:
     ]
 
 
-def _growth(runs: Sequence[StrategyTrial]) -> list[BenchmarkResult]:
+def _leads(runs: Sequence[StrategyTrial]) -> list[BenchmarkResult]:
     """Return whether the lead of adaptive AsyncDVW grows with heterogeneity, as the paper claims, seed by seed."""
     rows = []
     for other in ("AsyncFedAvg", "FedAsync", "AsyncDVW(na)"):
         for environment in _settings():
-            ratio = paired_difference(runs, environment, "AsyncDVW(a)", other)
+            lead = paired_difference(runs, environment, "AsyncDVW(a)", other)
             rows.append(
                 BenchmarkResult(
                     f"AsyncDVW(a) over {other}, {environment}",
-                    ratio.mean,
-                    f"accuracy ± {ratio.half_width:.3f}",
+                    lead.mean,
+                    f"accuracy ± {lead.half_width:.3f}",
                 )
             )
     return rows
 
 
-def _bad() -> list[BenchmarkResult]:
-    """Measure a largest learner with flipped labels or noise; classes are balanced to isolate the effect."""
-    setting = _setting()
-    setting = replace(
-        setting,
-        world=replace(setting.environment, classes="IID", rows=ROWS // 2),
-        training=replace(setting.training, window=0),
+def _byzantine() -> list[BenchmarkResult]:
+    """Measure Byzantine learners, the largest one with flipped labels or noise; classes are balanced."""
+    base = _base_settings()
+    settings = replace(
+        base,
+        environment=replace(base.environment, classes="IID", rows=ROWS // 2),
+        training=replace(base.training, shuffle_window=0),
     )
-    rows = []
-    for line in robustness_experiment(setting, SEEDS, report=note):
-        what = f"{line['attack']}, {line['policy']} by {line['judged_by']}"
-        rows.append(
-            BenchmarkResult(f"accuracy lost, {what}", line["loss"]["mean"], f"of {line['clean']['mean']:.3f}")
-        )
-        if line["weighting"] == "examples":
+    results = []
+    for row in robustness_experiment(settings, SEEDS, report=note):
+        label = f"{row['attack']}, {row['strategy']} weighted by {row['weighting']}"
+        clean = row["clean"]["mean"]
+        results.append(BenchmarkResult(f"accuracy lost, {label}", row["loss"]["mean"], f"of {clean:.3f}"))
+        if row["weighting"] == "examples":
             continue
-        rows.append(at_most(f"weight share, {what}", line["weight_fraction"], line["limit"], "of all"))
-        if line["relative_to_fedavg"] is not None:
-            rows.append(
-                at_most(f"loss against FedAvg's, {what}", line["relative_to_fedavg"], round(1 / 3, 4), "x")
-            )
-    return rows
+        results.append(at_most(f"weight fraction, {label}", row["weight_fraction"], row["limit"], ""))
+        ratio = row["relative_to_fedavg"]
+        if ratio is not None:
+            results.append(at_most(f"loss relative to FedAvg's, {label}", ratio, round(1 / 3, 4), "x"))
+    return results

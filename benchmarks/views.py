@@ -31,13 +31,13 @@ def run() -> list[BenchmarkResult]:
     from fhirpathpy.models import models
 
     patients = _patients()
-    columns = [{"name": name, "path": path, "type": kind} for name, path, kind in COLUMNS]
+    columns = [{"name": name, "path": path, "type": fhir_type} for name, path, fhir_type in COLUMNS]
     view = ViewDefinition.load({"resource": "Patient", "select": [{"column": columns}]})
     compiled = [fhirpathpy.compile(path, models["r4"]) for _, path, _ in COLUMNS]
     sample = patients[:20]
     ours = best_seconds(lambda: [view.rows(patient) for patient in sample], repeats=25, inner=3) / len(sample)
     theirs = best_seconds(
-        lambda: [[one(patient) for one in compiled] for patient in sample], repeats=3
+        lambda: [[evaluate(patient, None) for evaluate in compiled] for patient in sample], repeats=3
     ) / len(sample)
     raw = [dump(patient) for patient in patients]
     parsing = best_seconds(lambda: [parse(resource) for resource in raw]) / len(raw)
@@ -46,7 +46,7 @@ def run() -> list[BenchmarkResult]:
     same = all(
         ([] if cell is None else [cell]) == value
         for patient, row in zip(sample, cells, strict=True)
-        for cell, value in zip(row, (one(patient) for one in compiled), strict=True)
+        for cell, value in zip(row, (evaluate(patient, None) for evaluate in compiled), strict=True)
     )
     return [
         at_least("views: speed over fhirpathpy, compiled, same columns", theirs / ours, 20, "x"),

@@ -19,8 +19,8 @@ from flwr.serverapp.strategy import FedAvg
 from flwr.simulation import run_simulation
 
 client, server = ClientApp(), ServerApp()
-marks: list[float] = []
-last: list[ArrayRecord] = []
+round_ends: list[float] = []
+final_arrays: list[ArrayRecord] = []
 
 
 @client.train()
@@ -28,7 +28,7 @@ def train(message: Message, context: Context) -> Message:
     """Train one learner."""
     net = pytorch_loop.network()
     net.load_state_dict(message.content["arrays"].to_torch_state_dict())
-    x, y = pytorch_loop.everyone()[int(context.node_config["partition-id"])]
+    x, y = pytorch_loop.all_examples()[int(context.node_config["partition-id"])]
     pytorch_loop.fit(net, x, y, job.BATCH, job.RATE)
     content = {
         "arrays": ArrayRecord(net.state_dict()),
@@ -41,20 +41,20 @@ def train(message: Message, context: Context) -> Message:
 def main(grid: Grid, context: Context) -> None:
     """Run the rounds; the first two are not timed."""
 
-    def note(number: int, arrays: ArrayRecord) -> MetricRecord | None:
-        marks.append(time.perf_counter())
-        last[:] = [arrays]
+    def record(number: int, arrays: ArrayRecord) -> MetricRecord | None:
+        round_ends.append(time.perf_counter())
+        final_arrays[:] = [arrays]
         return None
 
     strategy = FedAvg(fraction_train=job.PARTICIPANTS / job.LEARNERS, fraction_evaluate=0.0)
     first = ArrayRecord(pytorch_loop.network().state_dict())
-    strategy.start(grid, first, num_rounds=int(sys.argv[1]) + 2, evaluate_fn=note)
+    strategy.start(grid, first, num_rounds=int(sys.argv[1]) + 2, evaluate_fn=record)
 
 
 if __name__ == "__main__":
     rounds = int(sys.argv[1])
     resources = {"client_resources": {"num_cpus": 1, "num_gpus": 0.0}}
     run_simulation(server, client, num_supernodes=job.LEARNERS, backend_config=resources)
-    arrays = [value.numpy() for value in last[0].to_torch_state_dict().values()]
-    seconds = marks[-1] - marks[-1 - rounds]
+    arrays = [value.numpy() for value in final_arrays[0].to_torch_state_dict().values()]
+    seconds = round_ends[-1] - round_ends[-1 - rounds]
     print(json.dumps({"seconds": seconds, "accuracy": job.accuracy(arrays), "version": version("flwr")}))

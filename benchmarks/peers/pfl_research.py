@@ -6,6 +6,7 @@ import json
 import sys
 import time
 from importlib.metadata import version
+from typing import Any
 
 import job
 import numpy as np
@@ -30,26 +31,26 @@ class Network(nn.Sequential):
         """Mean cross-entropy of a batch."""
         return nn.functional.cross_entropy(self(x), y)
 
-    def metrics(self, x: torch.Tensor, y: torch.Tensor) -> dict:
+    def metrics(self, x: torch.Tensor, y: torch.Tensor) -> dict[str, Any]:
         """Return no metrics."""
         return {}
 
 
-class Clock(TrainingProcessCallback):
+class RoundClock(TrainingProcessCallback):
     """Callback that records the time after each round."""
 
     def __init__(self) -> None:
-        self.marks: list[tuple[float, float]] = []
+        self.round_ends: list[tuple[float, float]] = []
 
     def after_central_iteration(
         self, aggregate_metrics: Metrics, model: object, *, central_iteration: int
     ) -> tuple[bool, Metrics]:
         """Record the time and continue."""
-        self.marks.append((time.perf_counter(), time.process_time()))
+        self.round_ends.append((time.perf_counter(), time.process_time()))
         return False, Metrics()
 
 
-def main(rounds: int) -> dict:
+def main(rounds: int) -> dict[str, Any]:
     """Run the rounds; the first is not timed."""
     np.random.seed(0)
     torch.manual_seed(0)
@@ -67,7 +68,7 @@ def main(rounds: int) -> dict:
         local_optimizer_create=torch.optim.SGD,
         central_optimizer=torch.optim.SGD(net.parameters(), 1.0),
     )
-    clock = Clock()
+    clock = RoundClock()
     FederatedAveraging().run(
         algorithm_params=NNAlgorithmParams(
             central_num_iterations=rounds + 1,
@@ -84,9 +85,14 @@ def main(rounds: int) -> dict:
         callbacks=[clock],
     )
     arrays = [value.numpy() for value in net.state_dict().values()]
-    (start, busy), (end, still) = clock.marks[-1 - rounds], clock.marks[-1]
-    right = job.accuracy(arrays)
-    return {"seconds": end - start, "cpu": still - busy, "accuracy": right, "version": version("pfl")}
+    (start, cpu_start), (end, cpu_end) = clock.round_ends[-1 - rounds], clock.round_ends[-1]
+    accuracy = job.accuracy(arrays)
+    return {
+        "seconds": end - start,
+        "cpu": cpu_end - cpu_start,
+        "accuracy": accuracy,
+        "version": version("pfl"),
+    }
 
 
 if __name__ == "__main__":
