@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -58,8 +57,9 @@ class Strategy:
         final_rounds: Number of additional rounds in which learners train on their validation data, too. No model is
             evaluated in them, and each learner keeps the weight of its last commit. Asynchronous learners each do this
             number of additional tasks.
-        max_norm_ratio: Maximum norm of an update relative to the other learners' latest updates; longer updates are
-            clipped (`UpdateNormBound`). 0 is no bound.
+        robustness: `none` aggregates what learners send as the papers define it. `capped` bounds the influence of one
+            learner: an update's norm relative to the others' (`UpdateNormBound`), and with three or more learners its
+            examples and its validation counts to twice those of all others. The run's result counts what was altered.
 
     >>> Strategy(learners=4, rounds=0)
     Traceback (most recent call last):
@@ -78,7 +78,7 @@ class Strategy:
     privacy: DifferentialPrivacy | None = None
     seed: int = 0
     final_rounds: int = 0
-    max_norm_ratio: float = 10.0
+    robustness: Literal["none", "capped"] = "none"
 
     def __post_init__(self) -> None:
         for item in fields(self):  # NumPy scalars would be stored differently
@@ -91,8 +91,8 @@ class Strategy:
             refuse("seed", self.seed, "use an integer")
         if self.max_seconds is not None:
             check_positive("max_seconds", self.max_seconds)
-        if not (self.max_norm_ratio == 0 or 1 <= self.max_norm_ratio < math.inf):
-            refuse("max_norm_ratio", self.max_norm_ratio, "use a number >= 1, or 0 for no bound")
+        if self.robustness not in ("none", "capped"):
+            refuse("robustness", repr(self.robustness), "use 'none' or 'capped'")
         check_training(self.training)
         self.scheduler.check(self)
         self._check_aggregation()
@@ -158,6 +158,11 @@ class Strategy:
             )
 
     @property
+    def is_capped(self) -> bool:
+        """Whether the strategy bounds the influence of one learner."""
+        return self.robustness == "capped"
+
+    @property
     def needs_validation(self) -> bool:
         """Whether the strategy requires a validation set of its learners."""
         return self.validation is not None or self.scheduler.adaptive is not None or self.final_rounds > 0
@@ -188,12 +193,12 @@ class Strategy:
             has_uniform_rounds = "readers" in self.scheduler.accounted_adversaries and all(
                 factor.is_uniform for factor in self.weighting
             )
-            if not has_uniform_rounds or self.robust_aggregation is not None:
+            if not has_uniform_rounds or self.robust_aggregation is not None or self.is_capped:
                 raise SettingsError(
                     "a privacy budget against readers needs rounds whose updates all have the same weight",
                     where="strategy",
                     remedy="use SynchronousScheduler(), StalenessWeighting('constant') and no robust aggregation, "
-                    "or privacy.adversary='controller'",
+                    "without robustness, or privacy.adversary='controller'",
                 )
         elif privacy.allowance < 1:
             raise SettingsError(

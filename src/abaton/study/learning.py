@@ -232,6 +232,7 @@ class LearningSection(Section):
     weighting: tuple[ComponentField, ...] = ()
     robust_aggregation: ComponentField | None = None
     server_optimiser: ComponentField | None = None
+    robustness: Literal["capped"] | None = None
     codec: Text = "raw"
     downlink: Text | None = None
     privacy: PrivacyBudgetSection | None = None
@@ -401,6 +402,7 @@ class LearningSection(Section):
             training=training,
             seed=seed,
             final_rounds=self.final_rounds,
+            robustness=self.robustness or "none",
             **self._strategy_settings(stages),
         )
 
