@@ -252,19 +252,42 @@ STRATEGIES: Mapping[str, Mapping[str, Any]] = {
         "weighting": (StalenessWeighting(), ValidationWeighting()),
     },
 }
-
-
 """Settings that each named strategy fixes; names as in the Metis paper, and FedBuff with and without validation."""
+
+PAPER_TRAINING: Mapping[str, Mapping[str, Any]] = {
+    "FedAsync": {"proximal_mu": 0.005},
+    "AsyncDVW(a)": {"epochs": 1000},
+}
+"""Settings of local training that belong to a named strategy: rho of FedAsync, and a maximum of epochs that adaptive
+cycles do not reach."""
 
 
 def strategy(name: str, **settings: Any) -> Strategy:
     """Return the named strategy of the Metis paper or FedBuff, with further settings of `Strategy`.
 
+    Settings of local training that are not given have the paper's values: see `paper_training`.
+
     >>> strategy("SyncDVW", rounds=20).weighting[0].metric
     'micro_f1'
+    >>> strategy("FedAsync", training=TrainSettings(learning_rate=0.1)).training.proximal_mu
+    0.005
     """
     if name not in STRATEGIES:
         raise SettingsError(
             f"there is no strategy '{name}'", where="strategy", remedy=f"use one of {', '.join(STRATEGIES)}"
         )
-    return Strategy(**{**STRATEGIES[name], **settings})
+    training = paper_training(name, settings.pop("training", TrainSettings()))
+    return Strategy(**{**STRATEGIES[name], **settings, "training": training})
+
+
+def paper_training(name: str, training: TrainSettings) -> TrainSettings:
+    """Return training settings in which those at their default have the values of the named strategy's paper."""
+    if not isinstance(training, TrainSettings):
+        return training  # refused with a remedy by the strategy
+    default = TrainSettings()
+    changes = {
+        setting: value
+        for setting, value in PAPER_TRAINING.get(name, {}).items()
+        if getattr(training, setting) == getattr(default, setting)
+    }
+    return replace(training, **changes) if changes else training

@@ -309,7 +309,7 @@ class LearningSection(Section):
     def _check_model(self, *, load: bool) -> None:
         spec = components.parse_model_spec(self.model)
         if spec.kind in components.BUILTIN_MODELS:
-            components.check_model(spec, self.task, self.training.to_settings())
+            components.check_model(spec, self.task, self.train_settings())
         elif load or not self.plugins:
             self.build_model(features=1, classes=2)
 
@@ -387,6 +387,26 @@ class LearningSection(Section):
         """Return the evaluation metrics of ``[learning]``; the task's defaults if the study names none."""
         return self.evaluation.metrics or _DEFAULT_METRICS[self.task]
 
+    def train_settings(self) -> TrainSettings:
+        """Return the settings of local training of ``[learning]``; unset ones have the values of the strategy's paper.
+
+        Raises:
+            SettingsError: An adaptive cycle cannot end, since it compares consecutive epochs.
+        """
+        from abaton.controller.strategies import STRATEGIES, paper_training
+
+        training, name = self.training.to_settings(), self.strategy.name
+        if name not in STRATEGIES or self.scheduler is not None:
+            return training
+        if STRATEGIES[name]["scheduler"].adaptive is not None:
+            if training.epochs < 2:
+                raise SettingsError(
+                    f"training.epochs is {training.epochs}, and {name} compares consecutive epochs",
+                    remedy="set training.epochs to the maximum of a cycle, such as 20",
+                )
+            return training
+        return paper_training(name, training)
+
     def build_strategy(self, learners: int, *, seed: int = 0) -> Strategy:
         """Build the controller's strategy from the ``[learning]`` section for a number of learners."""
         return self._build_strategy(learners, seed, _STAGES)
@@ -394,12 +414,11 @@ class LearningSection(Section):
     def _build_strategy(self, learners: int, seed: int, stages: Collection[str]) -> Strategy:
         from abaton.controller.strategies import Strategy
 
-        training = self.training.to_settings()
         return Strategy(
             learners=learners,
             rounds=self.rounds,
             max_seconds=self.max_seconds,
-            training=training,
+            training=self.train_settings(),
             seed=seed,
             final_rounds=self.final_rounds,
             robustness=self.robustness or "none",
