@@ -137,7 +137,7 @@ def test_a_class_is_not_a_component(name):
 def test_every_weighting_factor_is_checked(factor):
     with pytest.raises(
         SettingsError,
-        match="weighting factor is .*use .*ExampleWeighting, ValidationWeighting, StalenessWeighting",
+        match="weighting factor is .*use .*ExampleWeighting, ValidationWeighting, LossWeighting, StalenessWeighting",
     ):
         Strategy(learners=4, rounds=2, weighting=(ExampleWeighting(), factor))
 

@@ -34,7 +34,10 @@ _KNOWN = {
     ),
     "robust_aggregation": (RobustAggregator, "CoordinateMedian, TrimmedMean, Krum, NormBound"),
     "server_optimiser": (ServerOptimiser, "ServerSgd, ServerMomentum, ServerAdam"),
-    "weighting factor": (Weighting, "ExampleWeighting, ValidationWeighting, StalenessWeighting"),
+    "weighting factor": (
+        Weighting,
+        "ExampleWeighting, ValidationWeighting, LossWeighting, StalenessWeighting",
+    ),
 }
 
 

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from abaton.codecs import CodecPipeline
     from abaton.controller import DifferentialPrivacy
     from abaton.controller.strategies import Strategy
+    from abaton.controller.weighting import Weighting
     from abaton.models import Model
     from abaton.training import TrainSettings
 
@@ -433,6 +434,7 @@ class LearningSection(Section):
             settings["weighting"] = tuple(
                 build_named(WEIGHTING, factor, self.plugins) for factor in self.weighting
             )
+            self._check_weighting(settings["weighting"])
         singles = {
             "scheduler": (SCHEDULER, self.scheduler),
             "robust_aggregation": (ROBUST_AGGREGATION, self.robust_aggregation),
@@ -444,6 +446,18 @@ class LearningSection(Section):
         if self.privacy is not None and "privacy" in stages:
             settings["privacy"] = self.privacy.to_settings()
         return settings
+
+    def _check_weighting(self, weighting: tuple[Weighting, ...]) -> None:
+        """Refuse weighting factors of ``[learning]`` whose evaluators score another task."""
+        from abaton.metrics.counts import task_of
+
+        for component, factor in zip(self.weighting, weighting, strict=True):
+            validation = getattr(factor, "validation", None)
+            if validation is not None and task_of(validation.metric) != self.task:
+                raise SettingsError(
+                    f"the weighting '{component.spec}' does not fit the task '{self.task}'",
+                    remedy="use 'validation' with a metric of the task",
+                )
 
     def build_codec(self) -> CodecPipeline:
         """Build the codec of updates from ``[learning]``; with a privacy budget it clips and adds noise first."""
