@@ -57,14 +57,14 @@ def weights(rules: Strategy, declared, examples: dict[str, int]) -> dict[str, fl
 
 def test_a_learner_that_declares_too_many_examples_has_at_most_two_thirds_of_the_weight():
     declared = {"a": (40, ()), "b": (60, ()), "liar": (2**53, ())}
-    rules = Strategy(learners=3, rounds=5, **STRATEGIES["SyncFedAvg"])
+    rules = Strategy(learners=3, rounds=5, robustness="capped", **STRATEGIES["SyncFedAvg"])
     commit_weights = weights(rules, declared, {"a": 40, "b": 60, "liar": 2**53})
     assert commit_weights == {"a": 40, "b": 60, "liar": 200}
 
 
 def test_a_large_site_keeps_its_weight():
     declared = {"a": (300, ()), "b": (200, ()), "large": (900, ())}
-    rules = Strategy(learners=3, rounds=5, **STRATEGIES["SyncFedAvg"])
+    rules = Strategy(learners=3, rounds=5, robustness="capped", **STRATEGIES["SyncFedAvg"])
     assert weights(rules, declared, {"a": 300, "b": 200, "large": 900})["large"] == 900
 
 
@@ -144,7 +144,7 @@ def shares(liar: int) -> dict[str, float]:
     """Return each learner's share of a round weighted by validation, if one evaluator favours itself."""
     names = ("a", "b", "c", "liar")
     declared = {**dict.fromkeys(names, (40, (5, 5))), "liar": (40, (liar, liar))}
-    rules = Strategy(learners=4, rounds=5, **STRATEGIES["SyncDVW"])
+    rules = Strategy(learners=4, rounds=5, robustness="capped", **STRATEGIES["SyncDVW"])
     state, trains = start_run(rules, declared)
     commit_weights: dict[str, float] = {}
     for name, train in trains.items():
@@ -178,7 +178,7 @@ def test_the_gain_of_a_byzantine_evaluator_is_bounded():
 @pytest.mark.parametrize("greedy", [True, False])
 def test_the_norm_bound_does_not_grow_every_round(policy, greedy):
     """Honest updates grow when a byzantine learner has moved the model; the bound grew in each round."""
-    rules = Strategy(learners=4, rounds=200, **STRATEGIES[policy])
+    rules = Strategy(learners=4, rounds=200, robustness="capped", **STRATEGIES[policy])
     mix = community_model(rules, LAYOUT, CODEC, LAYOUT.zeros())
     rng, together = np.random.default_rng(0), rules.scheduler.aggregation == "mean"
     target, away = rng.normal(0, 1, 50).astype(np.float32), np.full(50, 1 / np.sqrt(50), np.float32)

@@ -93,7 +93,7 @@ def test_counts_of_another_length_do_not_exclude_the_others():
 
 def test_one_evaluator_does_not_determine_the_weights():
     """It declares a large validation set, and reports a good model as bad."""
-    rules = Strategy(learners=4, rounds=50, **STRATEGIES["AsyncDVW(na)"])
+    rules = Strategy(learners=4, rounds=50, robustness="capped", **STRATEGIES["AsyncDVW(na)"])
     state, instructions = ControllerState(), ()
     for i in range(4):
         labels = (10**12, 10**12) if i == 3 else (5, 5)
@@ -105,6 +105,7 @@ def test_one_evaluator_does_not_determine_the_weights():
     for one in requests:
         score = (0, 0, 10**12, 10**12, 10**12, 10**12) if one.learner == "site3" else HONEST
         state, instructions = transition(rules, state, EvaluationReceived(2.0, one.learner, one.task, score))
+    assert state.capped_evaluations == 1
     assert instructions[0].weight == pytest.approx(0.8 / 3), (
         "other evaluators determine a third of the weight, not a millionth"
     )
@@ -132,7 +133,7 @@ def test_the_weight_of_a_site_is_limited_by_its_declared_examples():
 @pytest.mark.parametrize("first", [True, False])
 def test_an_update_with_a_huge_norm_is_clipped(policy, first):
     """Also the first update of a run, and with every scheduler; before, asynchronous runs followed it."""
-    rules = Strategy(learners=4, rounds=5, **STRATEGIES[policy])
+    rules = Strategy(learners=4, rounds=5, robustness="capped", **STRATEGIES[policy])
     mix = community_model(rules, LAYOUT, CODEC, LAYOUT.zeros())
     rng = np.random.default_rng(0)
     updates = {f"site{i}": rng.normal(0, 0.1, 50).astype(np.float32) for i in range(3)}
@@ -152,8 +153,8 @@ def test_an_inactive_norm_bound_changes_no_bit():
     updates = [rng.normal(0, 0.1, 50).astype(np.float32) for _ in range(12)]
     for policy in STRATEGIES:
         vectors = []
-        for max_norm_ratio in (0.0, 10.0):
-            rules = Strategy(learners=4, rounds=5, max_norm_ratio=max_norm_ratio, **STRATEGIES[policy])
+        for robustness in ("none", "capped"):
+            rules = Strategy(learners=4, rounds=5, robustness=robustness, **STRATEGIES[policy])
             mix = community_model(rules, LAYOUT, CODEC, LAYOUT.zeros())
             for i, update in enumerate(updates):
                 key = CodecKey(b"round", f"site{i % 4}")
@@ -164,7 +165,7 @@ def test_an_inactive_norm_bound_changes_no_bit():
 
 
 def test_a_restored_norm_bound_clips_equally():
-    rules = Strategy(learners=3, rounds=5, **STRATEGIES["AsyncFedAvg"])
+    rules = Strategy(learners=3, rounds=5, robustness="capped", **STRATEGIES["AsyncFedAvg"])
     one, other = (community_model(rules, LAYOUT, CODEC, LAYOUT.zeros()) for _ in range(2))
     for i in range(6):
         key = CodecKey(b"round", f"site{i % 3}")

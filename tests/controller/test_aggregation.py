@@ -133,7 +133,7 @@ def test_invalid_models_are_refused_before_the_sum_changes():
     with pytest.raises(LayoutError, match="the initial model"):
         community("SyncFedAvg", np.zeros(4, np.float32))
     start, good = vectors(2)
-    model_under_test = community("AsyncFedAvg", start, max_norm_ratio=0)
+    model_under_test = community("AsyncFedAvg", start)
     send(model_under_test, "site0", 1.0, start, good)
     before = model_under_test.publish().copy()
     key, huge = CodecKey(b"round", "site1"), np.full(50, 3e38, np.float32)

@@ -15,9 +15,11 @@ from abaton.controller import (
     FedAsyncContribution,
     ServerMomentum,
     ServerSgd,
+    StalenessWeighting,
     Strategy,
     SynchronousScheduler,
     TrainSettings,
+    UpdateThresholds,
     ValidationWeighting,
     Weighting,
     strategy,
@@ -30,6 +32,29 @@ def test_the_papers_policies_are_all_there_and_fedbuff():
     names += ["FedBuff", "FedBuffDVW"]
     assert list(STRATEGIES) == names
     assert all(strategy(name, learners=10, rounds=5).learners == 10 for name in names)
+
+
+def test_named_strategies_have_the_papers_values():
+    """Metis, section VI: FedAsync+Poly with a = 0.5 and rho = 0.005; thresholds of figure 3."""
+    fedasync = strategy("FedAsync")
+    assert fedasync.training.proximal_mu == 0.005
+    assert fedasync.contribution_rule.alpha == 0.5
+    assert fedasync.weighting == (StalenessWeighting("polynomial", a=0.5),)
+    adaptive = strategy("AsyncDVW(a)")
+    assert adaptive.scheduler.adaptive == {"fast": UpdateThresholds(0.0, 4), "": UpdateThresholds(1.0, 1)}
+    assert adaptive.training.epochs == 1000, "an adaptive cycle ends by its thresholds, not by epochs"
+    assert strategy("SyncFedAvg").training == TrainSettings()
+
+
+def test_given_training_settings_prevail():
+    training = TrainSettings(epochs=7, learning_rate=0.2, proximal_mu=0.1)
+    assert strategy("FedAsync", training=training).training == training
+    assert strategy("AsyncDVW(a)", training=training).training == training
+    assert strategy("FedAsync", training=TrainSettings(epochs=7)).training == TrainSettings(
+        epochs=7, proximal_mu=0.005
+    )
+    with pytest.raises(SettingsError, match="training"):
+        strategy("FedAsync", training="fast")
 
 
 class Incomplete:
@@ -112,7 +137,7 @@ def test_a_class_is_not_a_component(name):
 def test_every_weighting_factor_is_checked(factor):
     with pytest.raises(
         SettingsError,
-        match="weighting factor is .*use .*ExampleWeighting, ValidationWeighting, StalenessWeighting",
+        match="weighting factor is .*use .*ExampleWeighting, ValidationWeighting, LossWeighting, StalenessWeighting",
     ):
         Strategy(learners=4, rounds=2, weighting=(ExampleWeighting(), factor))
 

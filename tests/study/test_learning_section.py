@@ -377,3 +377,18 @@ def test_any_category_and_constant_roundtrip(full, name, value, number):
     study = Study.model_validate_json(json.dumps(content), strict=True)
     assert study_from_toml(write_toml(study)) == study
     assert study_from_json(json.dumps(write_bundle(study))).hash == study.hash
+
+
+def test_a_named_strategy_has_the_papers_values_in_a_study():
+    assert LearningSection(strategy="FedAsync").build_strategy(3).training.proximal_mu == 0.005
+    other = LearningSection(strategy="FedAsync", training={"proximal_mu": 0.1})
+    assert other.build_strategy(3).training.proximal_mu == 0.1
+
+
+def test_an_adaptive_strategy_needs_a_maximum_of_epochs():
+    """With one epoch, no cycle compared two losses, and AsyncDVW(a) was AsyncDVW(na)."""
+    with pytest.raises(ValidationError, match="consecutive epochs"):
+        LearningSection(strategy="AsyncDVW(a)")
+    assert (
+        LearningSection(strategy="AsyncDVW(a)", training={"epochs": 9}).build_strategy(3).training.epochs == 9
+    )

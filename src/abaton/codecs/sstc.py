@@ -3,8 +3,8 @@
 Large changes of a convolution are concentrated in few kernels. The kernels with the largest mean
 magnitude are selected first, over all convolutions of equal kernel size in one pool. The k largest values of
 these kernels and of all dense weights are then selected, k counted on *all* weights, and sent
-as plus or minus one common μ. Convolutions of size 1x1 count as dense. With ``kernels=1`` the selection is
-that of ``stc``.
+as plus or minus one common μ. Convolutions of size 1x1 count as dense. With ``kernels=1`` the decoded update is
+that of ``stc``, whose k is rounded up; otherwise k is rounded.
 
 A kernel is the block of K·K values of one output and one input channel, contiguous in the layout's order
 (output, input, height, width). Kernel ids of a pool count from 0 in that order, tensor after tensor.
@@ -213,7 +213,8 @@ class Sstc(sparse_codec.SparseCodec):
 
     def entry_limit(self, weight_count: int) -> int:
         """Return the number of entries that SSTC sends: k of Algorithm 1, counted on all weights."""
-        return round(sparse_codec.exact_fraction(self.sparsity, weight_count))
+        k = sparse_codec.exact_fraction(self.sparsity, weight_count)
+        return math.ceil(k) if self.kernels == 1 else round(k)
 
     def kernel_limit(self, pool: KernelPool) -> int:
         """Return the number of kernels of a pool that SSTC selects."""
@@ -228,8 +229,10 @@ class Sstc(sparse_codec.SparseCodec):
         if math.isfinite(total):
             return ids
         layout.check(update, label="update")
-        # The values are finite but a sum overflows: compare scaled values.
-        scaled_scores = pool.scores(update * np.float32(2.0**-64))
+        # The values are finite but a sum overflows: compare scaled values. If all kernels are selected, their order
+        # is irrelevant, and no small value may become 0.
+        scaled_update = np.clip(update, -1, 1) if self.kernels == 1 else update * np.float32(2.0**-64)
+        scaled_scores = pool.scores(scaled_update)
         return top_k(scaled_scores.view(np.uint32), all_kernels, self.kernel_limit(pool))[0]
 
     def _write_dense_weights(

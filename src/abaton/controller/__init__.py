@@ -48,7 +48,13 @@ from abaton.controller.state import Contribution, ControllerState, Transition
 from abaton.controller.state_machine import transition
 from abaton.controller.strategies import STRATEGIES, Strategy, strategy
 from abaton.controller.synchronous_scheduler import SemiSynchronousScheduler, SynchronousScheduler
-from abaton.controller.weighting import ExampleWeighting, StalenessWeighting, ValidationWeighting, Weighting
+from abaton.controller.weighting import (
+    ExampleWeighting,
+    LossWeighting,
+    StalenessWeighting,
+    ValidationWeighting,
+    Weighting,
+)
 from abaton.training import TrainSettings, UpdateThresholds, train_settings_from_row
 
 __all__ = [
@@ -72,6 +78,7 @@ __all__ = [
     "LatestContribution",
     "LearnerJoined",
     "LearnerLeft",
+    "LossWeighting",
     "ModelCache",
     "NormBound",
     "PublishVersion",

@@ -16,7 +16,12 @@ from numpy.typing import NDArray
 
 from abaton.codecs import Accumulator, CodecKey, CodecPipeline
 from abaton.controller.model_cache import ModelCache
-from abaton.controller.robust_aggregation import FedAsyncContribution, RobustAggregator, UpdateNormBound
+from abaton.controller.robust_aggregation import (
+    MAX_NORM_RATIO,
+    FedAsyncContribution,
+    RobustAggregator,
+    UpdateNormBound,
+)
 from abaton.controller.server_optimiser import OptimiserState, ServerOptimiser, ServerSgd
 from abaton.controller.strategies import Strategy
 from abaton.errors import AbatonError
@@ -71,7 +76,7 @@ def community_model(
         strategy.privacy.check(codec)
     aggregation, norm_bound = (
         strategy.scheduler.aggregation,
-        UpdateNormBound(strategy.max_norm_ratio, layout.size, strategy.training),
+        UpdateNormBound(MAX_NORM_RATIO if strategy.is_capped else 0.0, layout.size, strategy.training),
     )
     if aggregation != "latest":
         return RoundMeanModel(

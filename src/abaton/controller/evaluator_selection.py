@@ -55,7 +55,7 @@ def request_evaluations(
 
 
 def add_evaluation(
-    state: ControllerState, task: str, evaluator: str, counts: tuple[float, ...] = ()
+    strategy: Strategy, state: ControllerState, task: str, evaluator: str, counts: tuple[float, ...] = ()
 ) -> ControllerState:
     """Add a selected evaluator's counts, empty if it failed; replies that are not pending change nothing.
 
@@ -72,8 +72,12 @@ def add_evaluation(
         evaluations_received=(*contribution.evaluations_received, counts),
     )
     if not evaluated.pending_evaluators:
+        received: Sequence[Counts] = evaluated.evaluations_received
+        if strategy.is_capped:
+            received, is_reduced = validation_counts.cap_largest_counts(received)
+            state = state._replace(capped_evaluations=state.capped_evaluations + is_reduced)
         evaluated = evaluated._replace(
-            evaluations_received=(), counts=validation_counts.combine_counts(evaluated.evaluations_received)
+            evaluations_received=(), counts=validation_counts.combine_counts(received)
         )
     return state._replace(awaiting_evaluation=state.awaiting_evaluation.set(task, evaluated))
 

@@ -4,12 +4,12 @@
 the updates of a version as rows, with their weights, and returns the change to apply; it uses the weights only where
 they give a Byzantine learner no more influence.
 
-`UpdateNormBound` compares the norm of an update with the latest accepted updates of up to 64 other learners. An update
-longer than `max_norm_ratio` times their median is clipped to that norm. A malicious learner that shifts the model also
-enlarges honest updates and would raise the bound every round, so the others' first updates bound the norm as well, with
-the squared ratio (100 by default, since error feedback at 1 % sparsity grows honest updates 23-fold over 150 rounds).
-Until two other learners are known, a fixed norm applies that no honest first update approaches. The bound depends only
-on the commits and their order, so a replayed run gives the same result.
+With `Strategy(robustness="capped")`, `UpdateNormBound` compares the norm of an update with the latest accepted updates
+of up to 64 other learners. An update longer than ten times their median is clipped to that norm. A malicious learner
+that shifts the model also enlarges honest updates and would raise the bound every round, so the others' first updates
+bound the norm as well, with the squared ratio (100, since error feedback at 1 % sparsity grows honest updates 23-fold
+over 150 rounds). Until two other learners are known, a fixed norm applies that no honest first update approaches. The
+bound depends only on the commits and their order, so a replayed run gives the same result.
 """
 
 from __future__ import annotations
@@ -150,6 +150,9 @@ class NormBound(RobustAggregator):
         factors = np.minimum(1.0, limit / np.maximum(norms, 1e-30))
         return np.asarray((weights * factors) @ rows / weights.sum(), np.float32)
 
+
+MAX_NORM_RATIO = 10.0
+"""Maximum norm of an update relative to the median of the others, if the strategy's robustness is `capped`."""
 
 _MAX_LEARNERS = 64  # learners whose latest norm is stored, so that the cost of a median is bounded
 _MIN_OTHERS = 2  # minimum number of other learners to compare with

@@ -112,6 +112,8 @@ class ControllerState(NamedTuple):
         progress: Development of the distributed validation loss.
         last_commits: Last commit of each learner, if there are final rounds.
         final_updates: Updates of the final rounds that each learner has committed (asynchronous schedulers).
+        capped_updates: Updates whose examples were capped, if the strategy's robustness is `capped`.
+        capped_evaluations: Models of which one evaluator's counts were capped, likewise.
         scheduler_state: Values that a user-defined scheduler remembers, by name.
         stop_reason: Why the run stopped; None while it runs.
     """
@@ -138,6 +140,8 @@ class ControllerState(NamedTuple):
     progress: EvaluationProgress = EvaluationProgress()
     last_commits: Map[str, LastCommit] = Map()
     final_updates: Map[str, int] = Map()
+    capped_updates: int = 0
+    capped_evaluations: int = 0
     scheduler_state: Map[str, float] = Map()
     stop_reason: str | None = None
 

@@ -109,7 +109,7 @@ def _learner_left(strategy: Strategy, state: ControllerState, event: LearnerLeft
         if learner in contribution.pending_evaluators
     ]
     for task in evaluated:
-        state = evaluator_selection.add_evaluation(state, task, learner)
+        state = evaluator_selection.add_evaluation(strategy, state, task, learner)
     instructions: tuple[Instruction, ...] = ()
     if strategy.scheduler.aggregation == "latest" and strategy.contribution_rule == LatestContribution(
         "subtract"
@@ -144,7 +144,9 @@ def _update_received(strategy: Strategy, state: ControllerState, event: UpdateRe
         return state, ()
     info = state.present.get(event.learner)
     if info is not None:
-        event = _limit_to_declared(strategy, state, info, event)
+        event = _limit_to_declared(strategy, info, event)
+        if strategy.is_capped:
+            state, event = _cap_examples(strategy, state, info, event)
     contribution = Contribution(
         event,
         version=assignment.version,
@@ -164,24 +166,33 @@ def _update_received(strategy: Strategy, state: ControllerState, event: UpdateRe
     return state, requests + further_instructions
 
 
-def _limit_to_declared(
-    strategy: Strategy, state: ControllerState, info: LearnerInfo, event: UpdateReceived
-) -> UpdateReceived:
-    """Limit a received update's examples to the declared number and to twice the examples of all others.
-
-    Implausible validation counts are removed. With two learners there is no majority, so both keep what they declared.
-    """
-    max_examples, other_examples = info.max_examples, state.examples - info.examples
-    if len(state.present) > 2 and other_examples:
-        max_examples = min(max_examples, _MAX_EXAMPLES_RATIO * other_examples)
-    if event.examples > max_examples:
-        event = replace(
-            event, examples=max_examples, steps=min(event.steps, strategy.training.epochs * max_examples)
-        )
+def _limit_to_declared(strategy: Strategy, info: LearnerInfo, event: UpdateReceived) -> UpdateReceived:
+    """Limit a received update's examples to what its learner declared, and remove implausible validation counts."""
+    event = _limit_examples(strategy, event, info.max_examples)
     is_plausible = evaluator_selection.are_counts_plausible(info, event.counts) and _fits_metric(
         strategy, event.counts
     )
     return event if is_plausible else replace(event, counts=())
+
+
+def _cap_examples(
+    strategy: Strategy, state: ControllerState, info: LearnerInfo, event: UpdateReceived
+) -> tuple[ControllerState, UpdateReceived]:
+    """Limit a received update's examples to twice the examples of all other learners, of whom there must be two."""
+    other_examples = state.examples - info.examples
+    if len(state.present) < 3 or not other_examples or event.examples <= _MAX_EXAMPLES_RATIO * other_examples:
+        return state, event
+    capped = _limit_examples(strategy, event, _MAX_EXAMPLES_RATIO * other_examples)
+    return state._replace(capped_updates=state.capped_updates + 1), capped
+
+
+def _limit_examples(strategy: Strategy, event: UpdateReceived, max_examples: int) -> UpdateReceived:
+    """Limit the examples of a received update, and its steps accordingly."""
+    if event.examples <= max_examples:
+        return event
+    return replace(
+        event, examples=max_examples, steps=min(event.steps, strategy.training.epochs * max_examples)
+    )
 
 
 def _fits_metric(strategy: Strategy, counts: Counts) -> bool:
@@ -196,7 +207,7 @@ def _evaluation_received(
     counts = (
         event.counts if isinstance(event, EvaluationReceived) and _fits_metric(strategy, event.counts) else ()
     )
-    state = evaluator_selection.add_evaluation(state, task, event.learner, counts)
+    state = evaluator_selection.add_evaluation(strategy, state, task, event.learner, counts)
     return _continue_with(
         strategy, state, event.timestamp, evaluator_selection.fully_evaluated(state, (task,))
     )

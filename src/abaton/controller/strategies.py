@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -35,7 +34,10 @@ _KNOWN = {
     ),
     "robust_aggregation": (RobustAggregator, "CoordinateMedian, TrimmedMean, Krum, NormBound"),
     "server_optimiser": (ServerOptimiser, "ServerSgd, ServerMomentum, ServerAdam"),
-    "weighting factor": (Weighting, "ExampleWeighting, ValidationWeighting, StalenessWeighting"),
+    "weighting factor": (
+        Weighting,
+        "ExampleWeighting, ValidationWeighting, LossWeighting, StalenessWeighting",
+    ),
 }
 
 
@@ -58,8 +60,9 @@ class Strategy:
         final_rounds: Number of additional rounds in which learners train on their validation data, too. No model is
             evaluated in them, and each learner keeps the weight of its last commit. Asynchronous learners each do this
             number of additional tasks.
-        max_norm_ratio: Maximum norm of an update relative to the other learners' latest updates; longer updates are
-            clipped (`UpdateNormBound`). 0 is no bound.
+        robustness: `none` aggregates what learners send as the papers define it. `capped` bounds the influence of one
+            learner: an update's norm relative to the others' (`UpdateNormBound`), and with three or more learners its
+            examples and its validation counts to twice those of all others. The run's result counts what was altered.
 
     >>> Strategy(learners=4, rounds=0)
     Traceback (most recent call last):
@@ -78,7 +81,7 @@ class Strategy:
     privacy: DifferentialPrivacy | None = None
     seed: int = 0
     final_rounds: int = 0
-    max_norm_ratio: float = 10.0
+    robustness: Literal["none", "capped"] = "none"
 
     def __post_init__(self) -> None:
         for item in fields(self):  # NumPy scalars would be stored differently
@@ -91,8 +94,8 @@ class Strategy:
             refuse("seed", self.seed, "use an integer")
         if self.max_seconds is not None:
             check_positive("max_seconds", self.max_seconds)
-        if not (self.max_norm_ratio == 0 or 1 <= self.max_norm_ratio < math.inf):
-            refuse("max_norm_ratio", self.max_norm_ratio, "use a number >= 1, or 0 for no bound")
+        if self.robustness not in ("none", "capped"):
+            refuse("robustness", repr(self.robustness), "use 'none' or 'capped'")
         check_training(self.training)
         self.scheduler.check(self)
         self._check_aggregation()
@@ -158,6 +161,11 @@ class Strategy:
             )
 
     @property
+    def is_capped(self) -> bool:
+        """Whether the strategy bounds the influence of one learner."""
+        return self.robustness == "capped"
+
+    @property
     def needs_validation(self) -> bool:
         """Whether the strategy requires a validation set of its learners."""
         return self.validation is not None or self.scheduler.adaptive is not None or self.final_rounds > 0
@@ -188,12 +196,12 @@ class Strategy:
             has_uniform_rounds = "readers" in self.scheduler.accounted_adversaries and all(
                 factor.is_uniform for factor in self.weighting
             )
-            if not has_uniform_rounds or self.robust_aggregation is not None:
+            if not has_uniform_rounds or self.robust_aggregation is not None or self.is_capped:
                 raise SettingsError(
                     "a privacy budget against readers needs rounds whose updates all have the same weight",
                     where="strategy",
                     remedy="use SynchronousScheduler(), StalenessWeighting('constant') and no robust aggregation, "
-                    "or privacy.adversary='controller'",
+                    "without robustness, or privacy.adversary='controller'",
                 )
         elif privacy.allowance < 1:
             raise SettingsError(
@@ -247,19 +255,42 @@ STRATEGIES: Mapping[str, Mapping[str, Any]] = {
         "weighting": (StalenessWeighting(), ValidationWeighting()),
     },
 }
-
-
 """Settings that each named strategy fixes; names as in the Metis paper, and FedBuff with and without validation."""
+
+PAPER_TRAINING: Mapping[str, Mapping[str, Any]] = {
+    "FedAsync": {"proximal_mu": 0.005},
+    "AsyncDVW(a)": {"epochs": 1000},
+}
+"""Settings of local training that belong to a named strategy: rho of FedAsync, and a maximum of epochs that adaptive
+cycles do not reach."""
 
 
 def strategy(name: str, **settings: Any) -> Strategy:
     """Return the named strategy of the Metis paper or FedBuff, with further settings of `Strategy`.
 
+    Settings of local training that are not given have the paper's values: see `paper_training`.
+
     >>> strategy("SyncDVW", rounds=20).weighting[0].metric
     'micro_f1'
+    >>> strategy("FedAsync", training=TrainSettings(learning_rate=0.1)).training.proximal_mu
+    0.005
     """
     if name not in STRATEGIES:
         raise SettingsError(
             f"there is no strategy '{name}'", where="strategy", remedy=f"use one of {', '.join(STRATEGIES)}"
         )
-    return Strategy(**{**STRATEGIES[name], **settings})
+    training = paper_training(name, settings.pop("training", TrainSettings()))
+    return Strategy(**{**STRATEGIES[name], **settings, "training": training})
+
+
+def paper_training(name: str, training: TrainSettings) -> TrainSettings:
+    """Return training settings in which those at their default have the values of the named strategy's paper."""
+    if not isinstance(training, TrainSettings):
+        return training  # refused with a remedy by the strategy
+    default = TrainSettings()
+    changes = {
+        setting: value
+        for setting, value in PAPER_TRAINING.get(name, {}).items()
+        if getattr(training, setting) == getattr(default, setting)
+    }
+    return replace(training, **changes) if changes else training

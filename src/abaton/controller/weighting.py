@@ -9,12 +9,16 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from math import inf
+from math import exp, inf
 from typing import ClassVar, Literal, Protocol
 
 from abaton.controller.state import Contribution
 from abaton.errors import SettingsError
-from abaton.metrics.counts import METRICS, task_of
+from abaton.metrics.counts import METRICS, relative_loss, task_of
+
+_MAX_EXPONENT = (
+    60.0  # the smallest weight by loss is e^-60, so that a run whose first models are all bad still learns
+)
 
 
 class Weighting(Protocol):
@@ -97,6 +101,44 @@ class ValidationWeighting(Weighting):
     def weight(self, contribution: Contribution) -> float:
         """Return the metric over the summed counts of all evaluators as the weighting factor."""
         return METRICS[self.metric](contribution.counts) if contribution.counts else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class LossWeighting(Weighting):
+    """Weight by the log loss on the validation sets of the other learners: exp(-k L/H).
+
+    L is the mean loss and H the entropy of the labels, which is the loss of a model that predicts the frequency of each
+    class. With a rare outcome most models predict the same class for all examples, so counts of correct predictions do
+    not distinguish them; the loss does.
+
+    Attributes:
+        k: How fast the weight falls with the loss.
+        evaluators: Number of other learners that evaluate each model; all of them if None.
+        evaluator_selection: `random` or `label_coverage`, as of `ValidationWeighting`.
+        include_own_validation: Whether the author's own validation set is included.
+    """
+
+    k: float = 4.0
+    evaluators: int | None = None
+    evaluator_selection: Literal["random", "label_coverage"] = "random"
+    include_own_validation: bool = False
+
+    def __post_init__(self) -> None:
+        if isinstance(self.k, bool) or not 0 < self.k < inf:
+            raise SettingsError(f"k is {self.k}", where="weighting", remedy="use a number above 0")
+        self.validation  # noqa: B018 - checks the settings of the evaluators
+
+    @property
+    def validation(self) -> ValidationWeighting:
+        """Evaluators that this weighting by loss needs; their counts are those of any classification metric."""
+        return ValidationWeighting(
+            "accuracy", self.evaluators, self.evaluator_selection, self.include_own_validation
+        )
+
+    def weight(self, contribution: Contribution) -> float:
+        """Return exp(-k L/H) over all evaluators as the weighting factor; 0 if none reported a loss."""
+        loss = relative_loss(contribution.counts)
+        return 0.0 if loss is None else exp(-min(self.k * loss, _MAX_EXPONENT))
 
 
 @dataclass(frozen=True, slots=True)

@@ -121,7 +121,10 @@ class RunOutcome:
         updates, bytes_up: the number of received updates, and their bytes.
         evaluations: how many times a model was sent to an evaluator.
         bytes_down: bytes of the models sent for all received updates and evaluations.
-        clipped_updates: the number of updates that were clipped to the norm limit.
+        robustness: the setting of the strategy; the next three are 0 unless it is `capped`.
+        clipped_updates: the number of updates that were clipped to the norm bound.
+        capped_updates: the number of updates whose examples were capped.
+        capped_evaluations: the number of models of which one evaluator's counts were capped.
     """
 
     reason: str
@@ -132,7 +135,10 @@ class RunOutcome:
     bytes_up: int
     evaluations: int
     bytes_down: int
+    robustness: str = "none"
     clipped_updates: int = 0
+    capped_updates: int = 0
+    capped_evaluations: int = 0
 
 
 class RunLoop:
@@ -199,7 +205,10 @@ class RunLoop:
             self._bytes_up,
             self._evaluations,
             self._bytes_down,
+            self.strategy.robustness,
             self.community.norm_bound.clipped_updates,
+            self.state.capped_updates,
+            self.state.capped_evaluations,
         )
 
     @property

@@ -35,6 +35,7 @@ COMPONENT_TAGS: Mapping[type, str] = {
     controller.BufferedScheduler: "buffered",
     controller.ExampleWeighting: "examples",
     controller.ValidationWeighting: "validation",
+    controller.LossWeighting: "loss",
     controller.StalenessWeighting: "staleness",
     controller.LatestContribution: "latest",
     controller.FedAsyncContribution: "fedasync",

@@ -2,7 +2,7 @@
 
 `ExperimentSettings` are shared by all strategies; a recipe adds the strategy and the seed, as JSON values in the
 store. Nothing is tuned per strategy. Strategies differ as in the paper: those that weight by validation hold
-out 5 % of each learner's data, the others train on all of it, and FedAsync has a proximal term with rho = 0.005.
+out 5 % of each learner's data, the others train on all of it, and local training is that of the named strategy.
 """
 
 from __future__ import annotations
@@ -32,9 +32,8 @@ from abaton.models import Examples, Model
 from abaton.study.components import ROBUST_AGGREGATION, SERVER_OPTIMISER, build_named, component_spec
 from abaton.training import TrainSettings
 
-VALIDATION_FRACTION, FEDASYNC_MU = 0.05, 0.005  # values of the paper
+VALIDATION_FRACTION = 0.05  # as in the paper
 _MAX_VERSIONS = 10**9  # a run ends by its simulated time
-_MAX_EPOCHS = 1000  # an adaptive cycle ends before
 _SLACK = 1.001  # the last round ends at a sum of floats
 
 
@@ -267,10 +266,7 @@ def _strategy(setting: ExperimentSettings, strategy_name: str, seed: int, second
         components["robust_aggregation"] = robust
         if isinstance(base.scheduler, SynchronousScheduler):
             components["scheduler"] = replace(base.scheduler, quorum=robust.min_updates)
-    if strategy_name == "FedAsync":
-        training = replace(training, proximal_mu=FEDASYNC_MU)
-    if strategy_name == "AsyncDVW(a)":
-        training = replace(training, epochs=_MAX_EPOCHS)
+    training = replace(training, **strategies.PAPER_TRAINING.get(strategy_name, {}))
     return strategies.strategy(
         strategy_name,
         learners=setting.environment.learners,

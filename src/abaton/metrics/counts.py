@@ -125,6 +125,23 @@ def summed_loss(counts: Counts) -> tuple[float, float]:
     return float(sum(_split_classes(counts)[1])), float(counts[-1])
 
 
+def relative_loss(counts: Counts) -> float | None:
+    """Return L/H of a classifier from validation counts: its mean log loss relative to the entropy of the labels.
+
+    H is the loss of a model that predicts the frequency of each class, so 1 is no better than that. If one class only
+    was counted, because the others are absent or too small to be released, H is the largest entropy, ln(classes).
+
+    >>> relative_loss((0, 2, 2, 2, 0, 4, 4 * math.log(2))), relative_loss((1, 1, 2, 1, 1, 2))
+    (1.0, None)
+    """
+    examples, losses = summed_loss(counts)
+    labels = _split_classes(counts)[1]
+    if not examples or len(labels) < 2:
+        return None
+    entropy = -sum(n / examples * math.log(n / examples) for n in labels if n)
+    return losses / examples / (entropy or math.log(len(labels)))
+
+
 def count_examples(counts: Counts) -> float:
     """Return the number of examples of validation counts.
 
@@ -189,26 +206,46 @@ def _are_sums_plausible(counts: Counts) -> bool:
 
 
 def combine_counts(evaluations: Sequence[Counts]) -> Counts:
-    """Return the sum of several evaluators' validation counts, each limited to twice the sum of the others.
+    """Return the sum of several evaluators' validation counts (Metis, Eq. 3).
 
-    Counts of another length than most are dropped, so that one evaluator cannot spoil the result. Two evaluators have
-    no majority: with different lengths the first counts are used, which are those of the model's own learner if it
-    reports any; with equal lengths both are used without a limit.
+    >>> combine_counts([(4, 1, 5, 2, 5, 2), (), (30, 10, 30, 10, 30, 10)])
+    (34, 11, 35, 12, 35, 12)
+    """
+    return reduce(add_counts, comparable_counts(evaluations), ())
 
-    >>> combine_counts([(4, 1, 5, 2, 5, 2), (1, 1, 2, 1, 2, 1), (30, 10, 30, 10, 30, 10)])
-    (20.0, 7.0, 22.0, 8.0, 22.0, 8.0)
+
+def comparable_counts(evaluations: Sequence[Counts]) -> list[Counts]:
+    """Return the validation counts that add up: counts of another length than most, and empty ones, are dropped.
+
+    One evaluator then cannot spoil the result. Two evaluators have no majority: with different lengths the first counts
+    are used, which are those of the model's own learner if it reports any.
     """
     reported = [counts for counts in evaluations if counts]
     if not reported:
-        return ()
+        return []
     ((length, _),) = Counter(map(len, reported)).most_common(1)
-    retained = [counts for counts in reported if len(counts) == length]
-    sizes = [count_examples(counts) for counts in retained]
-    largest = max(range(len(retained)), key=sizes.__getitem__)
+    return [counts for counts in reported if len(counts) == length]
+
+
+def cap_largest_counts(evaluations: Sequence[Counts]) -> tuple[list[Counts], bool]:
+    """Limit the validation counts of the largest of three or more evaluators to twice the sum of the others.
+
+    Returns:
+        The comparable counts, and whether the largest were reduced.
+
+    >>> cap_largest_counts([(4, 1, 5, 2, 5, 2), (1, 1, 2, 1, 2, 1), (30, 10, 30, 10, 30, 10)])
+    ([(4, 1, 5, 2, 5, 2), (1, 1, 2, 1, 2, 1), (15.0, 5.0, 15.0, 5.0, 15.0, 5.0)], True)
+    """
+    capped = comparable_counts(evaluations)
+    if len(capped) < 3:
+        return capped, False
+    sizes = [count_examples(counts) for counts in capped]
+    largest = max(range(len(capped)), key=sizes.__getitem__)
     limit = _MAX_INFLUENCE * (sum(sizes) - sizes[largest])
-    if len(retained) > 2 and sizes[largest] > limit:
-        retained[largest] = tuple(count * limit / sizes[largest] for count in retained[largest])
-    return reduce(add_counts, retained)
+    if sizes[largest] <= limit:
+        return capped, False
+    capped[largest] = tuple(count * limit / sizes[largest] for count in capped[largest])
+    return capped, True
 
 
 _MAX_EXACT = 2**53

@@ -80,6 +80,7 @@ def make_run_report(
                 key: result[key]
                 for key in ("reason", "version", "seconds", "evaluation", "progress", "traffic")
             },
+            "robustness": _robustness(result),
             **{key: result[key] for key in ("interpretability", "personal_models") if key in result},
             "training": _visible_progress(training_progress(models, journal, result["progress"])),
         },
@@ -91,6 +92,13 @@ def make_run_report(
             "document": settings.get("study", ""),
         },
     }
+
+
+def _robustness(result: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the robustness setting of the run's report, and what it altered; no counts if nothing is capped."""
+    counts = ("clipped_updates", "capped_updates", "capped_evaluations")
+    setting = result.get("robustness", "none")
+    return {"setting": setting, **({key: result[key] for key in counts} if setting == "capped" else {})}
 
 
 def _spent_epsilon(models: Sequence[ModelRow]) -> float | None:
@@ -193,6 +201,7 @@ def make_lab_report(row: RunRow, models: Sequence[ModelRow], events: Iterable[Ev
                 key: result[key]
                 for key in ("reason", "version", "seconds", "updates", "bytes_up", "bytes_down")
             },
+            "robustness": _robustness(result),
             "metrics": {name: last.get(name) for name in progress["metrics"]},
             "training": progress,
         },

@@ -190,6 +190,17 @@ def learner_table(learners: Sequence[Mapping[str, Any]]) -> Table:
     return [_LEARNER_COLUMNS[field] for field in fields], rows
 
 
+def robustness_table(robustness: Mapping[str, Any]) -> Table:
+    """Return the run's table of the robustness setting and of what it altered."""
+    labels = {
+        "setting": "robustness",
+        "clipped_updates": "updates clipped to the norm bound",
+        "capped_updates": "updates with capped examples",
+        "capped_evaluations": "models with capped counts of an evaluator",
+    }
+    return ("fact", "value"), [(label, robustness[key]) for key, label in labels.items() if key in robustness]
+
+
 def cohort_table(changes: Sequence[Mapping[str, Any]]) -> Table:
     """Return the run's table of the cohorts of each site's updates, in order."""
     rows: list[Row] = [

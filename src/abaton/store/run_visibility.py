@@ -129,7 +129,7 @@ def weights_visible(recipe: Mapping[str, Any]) -> bool:
     """
     method = recipe.get("method") or {}
     if is_study_run(recipe) and method.get("weighting"):
-        return all(part["name"] in ("validation", "staleness") for part in method["weighting"])
+        return all(part["name"] in ("validation", "loss", "staleness") for part in method["weighting"])
     strategy = method.get("strategy")
     name = str(strategy.get("name")) if isinstance(strategy, Mapping) else str(strategy)
     return not is_study_run(recipe) or "DVW" in name or name == "FedAsync"

@@ -117,6 +117,7 @@ def builtin_components(kind: str) -> Mapping[str, Callable[..., Any]]:
         WEIGHTING: {
             "examples": controller.ExampleWeighting,
             "validation": controller.ValidationWeighting,
+            "loss": controller.LossWeighting,
             "staleness": controller.StalenessWeighting,
         },
     }

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from abaton.codecs import CodecPipeline
     from abaton.controller import DifferentialPrivacy
     from abaton.controller.strategies import Strategy
+    from abaton.controller.weighting import Weighting
     from abaton.models import Model
     from abaton.training import TrainSettings
 
@@ -232,6 +233,7 @@ class LearningSection(Section):
     weighting: tuple[ComponentField, ...] = ()
     robust_aggregation: ComponentField | None = None
     server_optimiser: ComponentField | None = None
+    robustness: Literal["capped"] | None = None
     codec: Text = "raw"
     downlink: Text | None = None
     privacy: PrivacyBudgetSection | None = None
@@ -308,7 +310,7 @@ class LearningSection(Section):
     def _check_model(self, *, load: bool) -> None:
         spec = components.parse_model_spec(self.model)
         if spec.kind in components.BUILTIN_MODELS:
-            components.check_model(spec, self.task, self.training.to_settings())
+            components.check_model(spec, self.task, self.train_settings())
         elif load or not self.plugins:
             self.build_model(features=1, classes=2)
 
@@ -386,6 +388,26 @@ class LearningSection(Section):
         """Return the evaluation metrics of ``[learning]``; the task's defaults if the study names none."""
         return self.evaluation.metrics or _DEFAULT_METRICS[self.task]
 
+    def train_settings(self) -> TrainSettings:
+        """Return the settings of local training of ``[learning]``; unset ones have the values of the strategy's paper.
+
+        Raises:
+            SettingsError: An adaptive cycle cannot end, since it compares consecutive epochs.
+        """
+        from abaton.controller.strategies import STRATEGIES, paper_training
+
+        training, name = self.training.to_settings(), self.strategy.name
+        if name not in STRATEGIES or self.scheduler is not None:
+            return training
+        if STRATEGIES[name]["scheduler"].adaptive is not None:
+            if training.epochs < 2:
+                raise SettingsError(
+                    f"training.epochs is {training.epochs}, and {name} compares consecutive epochs",
+                    remedy="set training.epochs to the maximum of a cycle, such as 20",
+                )
+            return training
+        return paper_training(name, training)
+
     def build_strategy(self, learners: int, *, seed: int = 0) -> Strategy:
         """Build the controller's strategy from the ``[learning]`` section for a number of learners."""
         return self._build_strategy(learners, seed, _STAGES)
@@ -393,14 +415,14 @@ class LearningSection(Section):
     def _build_strategy(self, learners: int, seed: int, stages: Collection[str]) -> Strategy:
         from abaton.controller.strategies import Strategy
 
-        training = self.training.to_settings()
         return Strategy(
             learners=learners,
             rounds=self.rounds,
             max_seconds=self.max_seconds,
-            training=training,
+            training=self.train_settings(),
             seed=seed,
             final_rounds=self.final_rounds,
+            robustness=self.robustness or "none",
             **self._strategy_settings(stages),
         )
 
@@ -412,6 +434,7 @@ class LearningSection(Section):
             settings["weighting"] = tuple(
                 build_named(WEIGHTING, factor, self.plugins) for factor in self.weighting
             )
+            self._check_weighting(settings["weighting"])
         singles = {
             "scheduler": (SCHEDULER, self.scheduler),
             "robust_aggregation": (ROBUST_AGGREGATION, self.robust_aggregation),
@@ -423,6 +446,18 @@ class LearningSection(Section):
         if self.privacy is not None and "privacy" in stages:
             settings["privacy"] = self.privacy.to_settings()
         return settings
+
+    def _check_weighting(self, weighting: tuple[Weighting, ...]) -> None:
+        """Refuse weighting factors of ``[learning]`` whose evaluators score another task."""
+        from abaton.metrics.counts import task_of
+
+        for component, factor in zip(self.weighting, weighting, strict=True):
+            validation = getattr(factor, "validation", None)
+            if validation is not None and task_of(validation.metric) != self.task:
+                raise SettingsError(
+                    f"the weighting '{component.spec}' does not fit the task '{self.task}'",
+                    remedy="use 'validation' with a metric of the task",
+                )
 
     def build_codec(self) -> CodecPipeline:
         """Build the codec of updates from ``[learning]``; with a privacy budget it clips and adds noise first."""

@@ -161,6 +161,8 @@ def _optional_settings(learning: LearningSection) -> Iterator[tuple[str, str]]:
         yield "weighting", " times ".join(factor.spec for factor in learning.weighting)
     if learning.robust_aggregation:
         yield "robust aggregation", learning.robust_aggregation.spec
+    if learning.robustness:
+        yield "robustness", learning.robustness
     if learning.server_optimiser:
         yield "server optimiser", learning.server_optimiser.spec
     if (budget := learning.privacy) is not None:

@@ -93,7 +93,7 @@ def _replies(file: LoadedSiteConfig, study: Study, folder: Path) -> Iterator[tup
     start = model.initial(_SEED)
     header |= {"layout": model.layout.digest, "committed_steps": 0}
     model_header, data = {"model": model_digest(start), "base": None}, encode_model(start)
-    settings = asdict(study.learning.training.to_settings())
+    settings = asdict(study.learning.train_settings())
     train = {**header, "task_id": "task", "version": 0, "settings": settings, **model_header}
     evaluation = {**header, "evaluations": [{"task_id": "task", **model_header}]}
     yield "introduce", services["train"].reply(Message("introduce", header))

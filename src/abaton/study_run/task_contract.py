@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from abaton.controller import AsynchronousScheduler, Strategy, SynchronousScheduler
+from abaton.controller import AsynchronousScheduler, LossWeighting, Strategy, SynchronousScheduler
 from abaton.controller.server_optimiser import ServerSgd
 from abaton.errors import AbatonError, RefusedError
 from abaton.site import SitePolicySection
@@ -71,8 +71,9 @@ class TaskContract:
 
     @property
     def releases_loss(self) -> bool:
-        """Whether the task contract lets evaluators release losses, for the learning rate schedule."""
-        return self.strategy.training.learning_rate_schedule == "plateau"
+        """Whether the task contract lets evaluators release losses, for the weighting or the learning rate."""
+        needs_loss = any(isinstance(factor, LossWeighting) for factor in self.strategy.weighting)
+        return needs_loss or self.strategy.training.learning_rate_schedule == "plateau"
 
     @property
     def may_admit_small_sites(self) -> bool:
