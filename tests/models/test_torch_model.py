@@ -70,17 +70,18 @@ def test_every_network_trains_and_scores(model, x, y):
 
 
 @pytest.mark.slow
-def test_resnet50_shares_scale_and_shift_and_keeps_running_statistics_local():
+def test_the_running_statistics_of_resnet50_are_part_of_the_model():
     model = resnet50()
     assert 23_000_000 < model.layout.size < 24_500_000
-    assert weights(model, TensorRole.NORM) == 2 * 26_560
+    assert weights(model, TensorRole.NORM) == 2 * 26_560 == weights(model, TensorRole.STATISTIC)
     data = Examples(np.random.default_rng(0).normal(size=(4, 3, 32, 32)).astype(np.float32), np.arange(4))
     trained = train_model(
         model, model.initial(0), data, TrainSettings(batch_size=4, learning_rate=0.01), rng()
     )
-    assert any("running_mean" in name for name in trained.local)
-    with_local = model.score(trained.vector, data, trained.local).loss
-    assert with_local != model.score(trained.vector, data).loss, "statistics of the site are used if given"
+    assert not trained.local
+    statistics = model.layout.views(trained.vector)["body.1.running_mean"]
+    assert statistics.any()
+    assert np.array_equal(statistics, model.native_model(trained.vector).body[1].running_mean)
 
 
 def test_parameters_are_views_of_the_flat_vector():
@@ -222,6 +223,8 @@ def test_roles_are_known():
         "norm",
         "dense",
         "bias",
+        "statistic",
+        "statistic",
     ]
     assert [str(t.role) for t in shakespeare(symbols=5, width=4).layout][:2] == ["embedding", "dense"]
 
