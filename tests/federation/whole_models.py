@@ -68,7 +68,7 @@ def normalised(norm: nn.Module) -> nn.Module:
 
 NETWORKS = {
     "frozen": lambda: nn.Sequential(freeze(nn.Linear(6, 24)), nn.Tanh(), nn.Linear(24, 2)),
-    "frozen dense": lambda: nn.Sequential(nn.Linear(6, 8), nn.ReLU(), freeze(nn.Linear(8, 2))),
+    "frozen dense": lambda: nn.Sequential(nn.Linear(6, 32), nn.ReLU(), freeze(nn.Linear(32, 2))),
     "adapter": lambda: nn.Sequential(Adapter(6, 16), nn.Tanh(), freeze(nn.Linear(16, 2))),
     "batch norm": lambda: normalised(nn.BatchNorm1d(16)),
     "cumulative batch norm": lambda: normalised(nn.BatchNorm1d(16, momentum=None)),

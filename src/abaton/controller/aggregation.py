@@ -67,7 +67,6 @@ def community_model(
 ) -> CommunityModel:
     """Return the aggregation of a strategy; `model_cache` stores each learner's latest model where needed."""
     layout.check(initial, label="the initial model")
-    codec.check_layout(layout)
     if strategy.privacy is not None:
         strategy.privacy.check(codec)
     aggregation, norm_bound = (
