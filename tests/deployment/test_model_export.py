@@ -20,6 +20,7 @@ from abaton.deployment import (
     to_portable_model,
 )
 from abaton.deployment.model_export import OPSET, to_onnx
+from abaton.deployment.portable_model import _layers
 from abaton.deployment.sklearn_export import to_estimator
 from abaton.errors import SettingsError
 from abaton.federation import Run
@@ -182,3 +183,17 @@ def test_the_command_exports_and_prints_a_summary(finished, tmp_path):
     output = json.loads(result.stdout)
     assert output["out"] == str(out)
     assert output["columns"] == list(load_model(out).columns)
+
+
+def test_layers_with_another_forward_are_refused():
+    from torch import nn
+
+    class Doubled(nn.Linear):
+        def forward(self, x):
+            return 2 * super().forward(x)
+
+    for network in (Doubled(3, 2), nn.Sequential(Doubled(3, 2)), nn.Sequential(nn.Linear(3, 2), nn.ReLU())):
+        with pytest.raises(SettingsError, match="can be exported|does not end with a dense layer"):
+            list(_layers(network, 2))
+    (layer,) = _layers(nn.Linear(3, 2, bias=False), 2)
+    assert layer.bias.tolist() == [0, 0]
