@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import pickle
+
 import numpy as np
 import pytest
 import torch
@@ -272,6 +274,10 @@ def test_frozen_tensors_are_seeded_and_do_not_change(settings):
     for vector in (start, trained):
         assert np.array_equal(
             model.score(vector, table()).predictions, other.score(vector, table()).predictions
+        )
+        copied = pickle.loads(pickle.dumps(model))  # as Ray does
+        assert np.array_equal(
+            model.score(vector, table()).predictions, copied.score(vector, table()).predictions
         )
         native = other.native_model(vector)
         assert np.array_equal(native[0].weight.detach().numpy(), model.layout.views(vector)["0.weight"])

@@ -162,11 +162,27 @@ def _bins(
 
 def _layers(model: Any, classes: int) -> Iterable[PortableLayer]:
     """Return the dense layers of a PyTorch module or scikit-learn estimator in portable form."""
+    if hasattr(model, "get_params"):
+        _check_estimator(model, classes)
     if hasattr(model, "coefs_"):
         return _layers_of_estimator([np.transpose(w) for w in model.coefs_], model.intercepts_, classes)
     if hasattr(model, "coef_"):
         return _layers_of_estimator([np.atleast_2d(model.coef_)], [np.atleast_1d(model.intercept_)], classes)
     return _layers_of_module(model)
+
+
+def _check_estimator(model: Any, classes: int) -> None:
+    """Raise an error for an estimator whose probabilities are not those of the portable model."""
+    loss, activation = getattr(model, "loss", ""), getattr(model, "activation", "relu")
+    if loss == "modified_huber" or (loss == "log_loss" and hasattr(model, "coef_") and classes > 2):
+        problem = f"probabilities of the loss '{loss}' with {classes} classes are not a softmax"
+    elif activation != "relu":
+        problem = f"the activation is '{activation}', not 'relu'"
+    else:
+        return
+    raise SettingsError(
+        f"the estimator cannot be exported: {problem}", where="model export", remedy="use run.model in Python"
+    )
 
 
 def _layers_of_estimator(
