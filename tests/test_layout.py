@@ -81,3 +81,16 @@ def test_duplicate_and_invalid_tensor_names_are_refused():
         Tensor("a\nb", (1,), TensorRole.BIAS)
     with pytest.raises(LayoutError, match="no tensor 'c'"):
         LAYOUT.slice("c")
+
+
+def test_trained_tensors_come_before_statistics_and_frozen_tensors():
+    trained, statistic, frozen = (
+        Tensor(role, (2,), role) for role in (TensorRole.DENSE, TensorRole.STATISTIC, TensorRole.FROZEN)
+    )
+    layout = Layout([trained, statistic, frozen])
+    assert (layout.trained.tensors, layout.statistics.tensors) == ((trained,), (statistic,))
+    assert (layout.size, layout.update_size) == (6, 4)
+    assert LAYOUT.trained is LAYOUT
+    for order in ([statistic, trained], [frozen, statistic], [frozen, trained]):
+        with pytest.raises(LayoutError, match="trained, statistics, frozen"):
+            Layout(order)

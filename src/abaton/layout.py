@@ -3,7 +3,8 @@
 Invariants:
 (1) tensors are contiguous in the order given, each in C order;
 (2) the digest depends only on names, shapes, roles and order;
-(3) a view shares memory with the vector.
+(3) a view shares memory with the vector;
+(4) trained tensors come first, then statistics, then frozen tensors.
 """
 
 from __future__ import annotations
@@ -25,7 +26,12 @@ Vector = NDArray[np.float32]
 
 
 class TensorRole(StrEnum):
-    """Role of a tensor in its model; codecs treat the roles differently."""
+    """Role of a tensor in its model; codecs treat the roles differently.
+
+    All but the last two are trained by gradients. A `STATISTIC` is computed during training, such as the running
+    mean and variance of BatchNorm: it is averaged over learners and never compressed. A `FROZEN` tensor never changes
+    and is not part of updates.
+    """
 
     CONV = "conv"
     DENSE = "dense"
@@ -33,6 +39,11 @@ class TensorRole(StrEnum):
     NORM = "norm"
     EMBEDDING = "embedding"
     OTHER = "other"
+    STATISTIC = "statistic"
+    FROZEN = "frozen"
+
+
+_ORDER = {TensorRole.STATISTIC: 1, TensorRole.FROZEN: 2}  # all other roles are trained: 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +96,12 @@ class Layout:
             self._slices[tensor.name] = slice(end, end + tensor.size)
             end += tensor.size
         self.size = end
+        order = [_ORDER.get(tensor.role, 0) for tensor in self.tensors]
+        if order != sorted(order):
+            raise LayoutError(
+                "a trained tensor comes after statistics or frozen tensors",
+                remedy="order the tensors: trained, statistics, frozen",
+            )
 
     @cached_property
     def digest(self) -> str:
@@ -92,6 +109,25 @@ class Layout:
         lines = [f"{t.name}\t{'x'.join(map(str, t.shape))}\t{t.role}" for t in self.tensors]
         # frozen: part of the bytes
         return hashlib.blake2b("\n".join(["abaton-layout-1", *lines]).encode(), digest_size=32).hexdigest()
+
+    @cached_property
+    def trained(self) -> Layout:
+        """Layout of the tensors that are trained by gradients: the first part of the vector."""
+        return self._part(0)
+
+    @cached_property
+    def statistics(self) -> Layout:
+        """Layout of the statistics, which follow the trained tensors in the vector."""
+        return self._part(1)
+
+    @property
+    def update_size(self) -> int:
+        """Number of values of the layout that training may change; the frozen ones follow them."""
+        return self.trained.size + self.statistics.size
+
+    def _part(self, order: int) -> Layout:
+        tensors = [tensor for tensor in self.tensors if _ORDER.get(tensor.role, 0) == order]
+        return self if len(tensors) == len(self.tensors) else Layout(tensors)
 
     def slice(self, name: str) -> slice:
         """Return the slice of a tensor of the layout in the flat vector."""

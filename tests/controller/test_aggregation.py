@@ -8,9 +8,16 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from abaton.codecs import CodecKey, parse_codec
-from abaton.controller import STRATEGIES, Strategy, community_model
+from abaton.controller import (
+    STRATEGIES,
+    CoordinateMedian,
+    ServerAdam,
+    ServerMomentum,
+    Strategy,
+    community_model,
+)
 from abaton.controller.aggregation import LatestMeanModel
-from abaton.errors import AbatonError, LayoutError
+from abaton.errors import AbatonError, LayoutError, SettingsError
 from abaton.layout import Layout, Tensor, TensorRole
 
 LAYOUT = Layout([Tensor("weight", (50,), TensorRole.DENSE)])
@@ -143,3 +150,50 @@ def test_invalid_models_are_refused_before_the_sum_changes():
     with pytest.raises(AbatonError, match="weight"):
         send(model_under_test, "site1", float("nan"), start, good)
     assert np.array_equal(model_under_test.publish(), before)
+
+
+WHOLE = Layout(
+    [
+        Tensor("weight", (4,), TensorRole.DENSE),
+        Tensor("running_var", (3,), TensorRole.STATISTIC),
+        Tensor("base", (40,), TensorRole.FROZEN),
+    ]
+)
+
+
+@pytest.mark.parametrize("strategy_name", STRATEGIES)
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"server_optimiser": ServerMomentum()},
+        {"server_optimiser": ServerAdam(rate=1.0)},
+        {"max_norm_ratio": 1.5},
+        {"robust_aggregation": CoordinateMedian()},
+    ],
+    ids=["plain", "momentum", "adam", "norm bound", "median"],
+)
+def test_statistics_stay_between_those_of_the_learners_and_frozen_tensors_unchanged(strategy_name, settings):
+    """All updates start from version 0, whose variance is 100 times that of the data."""
+    rng = np.random.default_rng(0)
+    start = rng.normal(size=WHOLE.size).astype(np.float32)
+    start[4:7] = 1.0
+    try:
+        strategy = Strategy(learners=3, rounds=5, **{**STRATEGIES[strategy_name], **settings})
+    except SettingsError:
+        pytest.skip("the strategy does not support this setting")
+    model_under_test = community_model(strategy, WHOLE, CODEC, start)
+    for i in range(9):
+        target = start.copy()
+        target[:4] += rng.normal(size=4)
+        target[4:7] = rng.uniform(0.005, 0.015, 3)
+        key = CodecKey(b"round", f"site{i % 3}")
+        payload, _ = CODEC.encode(target - start, WHOLE, key, {})
+        model_under_test.commit(0.3 + i / 7, start, payload, key)
+        if i % 3 == 2 or not strategy_name.startswith("Sync"):
+            version = model_under_test.publish()
+            assert (version[4:7] > 0.004).all(), f"after update {i}"
+            assert (version[4:7] < 1.001).all()
+            assert np.array_equal(version[7:], start[7:])
+    if not settings:
+        assert (version[4:7] < 0.5).all()

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from sklearn.linear_model import SGDClassifier
+from sklearn.neural_network import MLPClassifier
 from typer.testing import CliRunner
 
 from abaton.cli.app import app
@@ -20,9 +22,11 @@ from abaton.deployment import (
     to_portable_model,
 )
 from abaton.deployment.model_export import OPSET, to_onnx
+from abaton.deployment.portable_model import _layers
 from abaton.deployment.sklearn_export import to_estimator
 from abaton.errors import SettingsError
 from abaton.federation import Run
+from abaton.models import Examples, SklearnModel
 
 
 def random_rows(count: int, run: Run | None = None, *, width: int = 3) -> np.ndarray:
@@ -182,3 +186,55 @@ def test_the_command_exports_and_prints_a_summary(finished, tmp_path):
     output = json.loads(result.stdout)
     assert output["out"] == str(out)
     assert output["columns"] == list(load_model(out).columns)
+
+
+def test_layers_with_another_forward_are_refused():
+    from torch import nn
+
+    class Doubled(nn.Linear):
+        def forward(self, x):
+            return 2 * super().forward(x)
+
+    for network in (Doubled(3, 2), nn.Sequential(Doubled(3, 2)), nn.Sequential(nn.Linear(3, 2), nn.ReLU())):
+        with pytest.raises(SettingsError, match="can be exported|does not end with a dense layer"):
+            list(_layers(network, 2))
+    (layer,) = _layers(nn.Linear(3, 2, bias=False), 2)
+    assert layer.bias.tolist() == [0, 0]
+
+
+ESTIMATORS = {
+    "log loss": (SGDClassifier(loss="log_loss"), 2, True),
+    "hinge": (SGDClassifier(), 2, True),
+    "hinge of three": (SGDClassifier(), 3, True),
+    "log loss of three": (SGDClassifier(loss="log_loss"), 3, False),
+    "modified huber": (SGDClassifier(loss="modified_huber"), 2, False),
+    "network": (MLPClassifier((5,)), 3, True),
+    "tanh network": (MLPClassifier((5,), activation="tanh"), 2, False),
+}
+
+
+@pytest.mark.parametrize("kind", ESTIMATORS)
+def test_an_estimator_is_exported_with_its_probabilities_or_refused(kind):
+    estimator, classes, may_export = ESTIMATORS[kind]
+    model, random = SklearnModel(estimator, features=3, classes=classes), np.random.default_rng(1)
+    vector = random.normal(size=model.layout.size).astype(np.float32)
+    native = model.native_model(vector)
+    if not may_export:
+        with pytest.raises(SettingsError, match="cannot be exported"):
+            list(_layers(native, classes))
+        return
+    x = random.normal(size=(50, 3)).astype(np.float32)
+    portable = PortableModel(
+        columns=("a", "b", "c"),
+        bin_width=np.zeros(3),
+        bin_origin=np.zeros(3),
+        fill_value=np.zeros(3),
+        mean=np.zeros(3),
+        std=np.ones(3),
+        layers=tuple(_layers(native, classes)),
+        classes=tuple("xyz"[:classes]),
+        label=(0.0, 1.0),
+        metadata={},
+    )
+    expected = model.score(vector, Examples(x, np.zeros(50, np.int64))).predictions
+    np.testing.assert_allclose(portable.predict(x), expected, atol=1e-5)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -136,8 +137,7 @@ def test_local_state_is_kept_between_jobs(mode, settings):
     with ParallelTrainer(present, workers=2) as trainer:
         for turn in range(3):
             assert trainer.train(jobs(present, model, settings, turn)) == expected[turn]
-    has_state = settings.keep_optimiser_state or mode == "processes"  # statistics of the normalisation layer
-    assert all(bool(learner.local_state) == has_state for learner in present.values())
+    assert all(bool(learner.local_state) == settings.keep_optimiser_state for learner in present.values())
 
 
 def test_no_learner_is_trained_if_one_has_no_examples():
@@ -196,7 +196,7 @@ def test_a_dead_worker_is_reported_with_its_learner_and_replaced():
         learner.examples = Examples(learner.examples.x.reshape(8, 1, 2, 3), learner.examples.y)
         if name == "site1":
             learner.examples.x[3] = 13
-    order = jobs(present, model)
+    order = jobs(present, model, replace(SETTINGS, keep_optimiser_state=True))
     with ParallelTrainer(present, workers=2) as trainer:
         for turn in range(2):
             with pytest.raises(ParallelTrainingError, match="learner 'site1' exited") as caught:

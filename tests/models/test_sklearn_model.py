@@ -5,9 +5,11 @@ import pytest
 from sklearn.linear_model import LogisticRegression, SGDClassifier, SGDRegressor
 from sklearn.neural_network import MLPClassifier
 
-from abaton.controller import TrainSettings
+from abaton.controller import Strategy, TrainSettings
 from abaton.errors import SettingsError
+from abaton.federation import Federation
 from abaton.models import Examples, SklearnModel, train_model
+from abaton.store import Store
 
 SETTINGS = TrainSettings(epochs=10, batch_size=20, learning_rate=0.01)
 MODELS = {
@@ -75,3 +77,46 @@ def test_other_estimators_are_refused():
         SklearnModel(LogisticRegression, features=3, classes=2)
     with pytest.raises(SettingsError, match="classes"):
         SklearnModel(SGDClassifier, features=3)
+
+
+FITTED = {
+    "classifier": lambda: SGDClassifier(loss="log_loss", random_state=0),
+    "regressor": lambda: SGDRegressor(random_state=0),
+    "network": lambda: MLPClassifier((8,), tol=1e-3, max_iter=1000, random_state=0),
+}
+
+
+@pytest.mark.parametrize("kind", FITTED)
+@pytest.mark.parametrize("as_factory", [True, False])
+def test_a_fitted_estimator_is_the_initial_model(tmp_path, kind, as_factory):
+    examples = data(2)
+    if kind == "regressor":
+        examples = Examples(examples.x, examples.x.sum(1))
+    estimator = FITTED[kind]().fit(examples.x, examples.y)
+    expected = estimator.predict(examples.x)
+    weights = [np.array(w) for w in (getattr(estimator, "coefs_", None) or [estimator.coef_])]
+    model = SklearnModel((lambda: estimator) if as_factory else estimator)
+    sites = {"one": examples}
+    settings = TrainSettings(epochs=1, batch_size=20, learning_rate=0.001)
+    with Store(tmp_path) as store:
+        run = Federation(model, sites, Strategy(rounds=2, training=settings)).run("run", store=store)
+        assert np.array_equal(run.vector(0), model.initial(99))
+        trained = run.model.predict(examples.x)
+        start_model = model.native_model(run.vector(0))
+    assert start_model.predict(examples.x) == pytest.approx(expected, abs=1e-4)
+    assert np.mean(trained == expected) > 0.9 or np.allclose(trained, expected, atol=0.2)
+    for before, now in zip(weights, getattr(estimator, "coefs_", None) or [estimator.coef_], strict=True):
+        assert np.array_equal(before, now), "the estimator is not changed"
+    assert np.array_equal(estimator.predict(examples.x), expected)
+
+
+def test_fitted_estimators_that_do_not_fit_are_refused():
+    examples = data(2)
+    with pytest.raises(SettingsError, match="6 features and 2 classes"):
+        SklearnModel(SGDClassifier().fit(examples.x, examples.y), features=5, classes=2)
+    with pytest.raises(SettingsError, match="not 0, 1"):
+        SklearnModel(SGDClassifier().fit(examples.x, examples.y + 1))
+    with pytest.raises(SettingsError, match="needs the number of features"):
+        SklearnModel(SGDClassifier(), classes=2)
+    with pytest.raises(SettingsError, match="average=False"):
+        SklearnModel(SGDClassifier(average=True), features=6, classes=2)

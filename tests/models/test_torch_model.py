@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import pickle
+
 import numpy as np
 import pytest
 import torch
@@ -11,6 +13,7 @@ from abaton.layout import TensorRole
 from abaton.models import (
     Examples,
     TorchModel,
+    TrainingPlan,
     cifar10_cnn,
     logistic,
     mlp,
@@ -70,17 +73,18 @@ def test_every_network_trains_and_scores(model, x, y):
 
 
 @pytest.mark.slow
-def test_resnet50_shares_scale_and_shift_and_keeps_running_statistics_local():
+def test_the_running_statistics_of_resnet50_are_part_of_the_model():
     model = resnet50()
     assert 23_000_000 < model.layout.size < 24_500_000
-    assert weights(model, TensorRole.NORM) == 2 * 26_560
+    assert weights(model, TensorRole.NORM) == 2 * 26_560 == weights(model, TensorRole.STATISTIC)
     data = Examples(np.random.default_rng(0).normal(size=(4, 3, 32, 32)).astype(np.float32), np.arange(4))
     trained = train_model(
         model, model.initial(0), data, TrainSettings(batch_size=4, learning_rate=0.01), rng()
     )
-    assert any("running_mean" in name for name in trained.local)
-    with_local = model.score(trained.vector, data, trained.local).loss
-    assert with_local != model.score(trained.vector, data).loss, "statistics of the site are used if given"
+    assert not trained.local
+    statistics = model.layout.views(trained.vector)["body.1.running_mean"]
+    assert statistics.any()
+    assert np.array_equal(statistics, model.native_model(trained.vector).body[1].running_mean)
 
 
 def test_parameters_are_views_of_the_flat_vector():
@@ -222,6 +226,8 @@ def test_roles_are_known():
         "norm",
         "dense",
         "bias",
+        "statistic",
+        "statistic",
     ]
     assert [str(t.role) for t in shakespeare(symbols=5, width=4).layout][:2] == ["embedding", "dense"]
 
@@ -242,3 +248,123 @@ def test_invalid_models_and_examples_are_refused():
         TorchModel(lambda: nn.Linear(2, 2).double())
     with pytest.raises(SettingsError, match="3 inputs but 2 labels"):
         Examples(np.zeros((3, 1)), np.zeros(2))
+
+
+def frozen_network() -> nn.Module:
+    network = nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 2))
+    network[0].requires_grad_(requires_grad=False)
+    return network
+
+
+@pytest.mark.parametrize("settings", [{"momentum": 0.9}, {"optimiser": "adam"}, {"proximal_mu": 0.3}])
+def test_frozen_tensors_are_seeded_and_do_not_change(settings):
+    model = TorchModel(frozen_network)
+    assert [(t.name, str(t.role)) for t in model.layout] == [
+        ("2.weight", "dense"),
+        ("2.bias", "bias"),
+        ("0.weight", "frozen"),
+        ("0.bias", "frozen"),
+    ]
+    start = model.initial(3)
+    assert not np.array_equal(start, model.initial(4))
+    trained = train_model(model, start, table(), TrainSettings(epochs=2, **settings), rng()).vector
+    assert np.array_equal(trained[12:], start[12:])
+    assert (trained[:12] != start[:12]).all()
+    other = TorchModel(frozen_network)  # draws other weights when it is built
+    for vector in (start, trained):
+        assert np.array_equal(
+            model.score(vector, table()).predictions, other.score(vector, table()).predictions
+        )
+        copied = pickle.loads(pickle.dumps(model))  # as Ray does
+        assert np.array_equal(
+            model.score(vector, table()).predictions, copied.score(vector, table()).predictions
+        )
+        native = other.native_model(vector)
+        assert np.array_equal(native[0].weight.detach().numpy(), model.layout.views(vector)["0.weight"])
+
+
+def test_a_module_is_the_initial_model_and_is_not_changed():
+    module = nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 2))
+    before = {name: values.clone() for name, values in module.state_dict().items()}
+    for model in (TorchModel(module), TorchModel(lambda: module)):
+        start = model.initial(7)
+        expected = np.concatenate([values.numpy().reshape(-1) for values in before.values()])
+        assert np.array_equal(start, expected)
+        trained = train_model(model, start, table(), TrainSettings(), rng()).vector
+        first, second = model.native_model(trained), model.native_model(start)
+        assert first is not second
+        assert not torch.equal(first[0].weight, second[0].weight)
+        assert np.array_equal(model.initial(7), expected)
+        assert all(torch.equal(values, before[name]) for name, values in module.state_dict().items())
+
+
+def test_a_batch_of_one_row_is_normalised_by_the_statistics():
+    model = TorchModel(lambda: nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 2)))
+    data = table(17)  # batches of 16 and of 1
+    trained = train_model(model, model.initial(0), data, TrainSettings(batch_size=16), rng())
+    assert trained.steps == 2
+    shortened = train_model(model, model.initial(0), data, TrainSettings(batch_size=16, steps=1), rng())
+    statistics = [model.layout.views(result.vector)["1.running_var"] for result in (trained, shortened)]
+    assert np.array_equal(*statistics)
+
+
+def test_a_cumulative_average_counts_the_batches_of_one_task():
+    """A stop condition trains batch by batch; another learner may use the module between two epochs."""
+    model = TorchModel(
+        lambda: nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4, momentum=None), nn.Linear(4, 2))
+    )
+    settings = TrainSettings(epochs=2, batch_size=50)
+    start = model.initial(0)
+    whole = train_model(model, start, table(), settings, rng()).vector
+    epochs = model.epochs(start, table(), TrainingPlan(settings, rng(), should_stop=lambda: False))
+    next(epochs)
+    train_model(model, model.initial(1), table(50), settings, rng(8))
+    assert np.array_equal(next(epochs).vector, whole)
+
+
+def test_tied_weights_stay_tied():
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.symbols, self.head = nn.Embedding(9, 4), nn.Linear(4, 9, bias=False)
+            self.head.weight = self.symbols.weight
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.head(self.symbols(x))
+
+    model = TorchModel(Tied)
+    assert [t.name for t in model.layout] == ["symbols.weight"]
+    x = np.arange(9)
+    data, start = Examples(x, (x + 1) % 9), model.initial(0)
+    trained = train_model(model, start, data, TrainSettings(epochs=1, batch_size=9, learning_rate=0.5), rng())
+
+    plain = Tied()
+    plain.symbols.weight.data.copy_(torch.from_numpy(start.reshape(9, 4)))
+    nn.functional.cross_entropy(plain(torch.from_numpy(x)), torch.from_numpy(data.y)).backward()
+    expected = plain.symbols.weight - 0.5 * plain.symbols.weight.grad
+    assert trained.vector.reshape(9, 4) == pytest.approx(expected.detach().numpy(), abs=1e-6)
+    native = model.native_model(trained.vector)
+    assert native.head.weight is native.symbols.weight
+    assert np.array_equal(native.head.weight.detach().numpy().reshape(-1), trained.vector)
+
+
+def test_buffers_that_a_vector_cannot_hold():
+    class Buffers(nn.Linear):
+        def __init__(self, count: int) -> None:
+            super().__init__(6, 2)
+            self.register_buffer("count", torch.tensor([count]))
+            self.register_buffer("mask", torch.full((2,), -torch.inf))
+
+    model = TorchModel(lambda: Buffers(5))
+    assert [(t.name, str(t.role)) for t in model.layout][2:] == [("count", "frozen")]
+    assert model.native_model(model.initial(0)).count.tolist() == [5]
+    with pytest.raises(SettingsError, match="'count' has values that float32 does not have"):
+        TorchModel(lambda: Buffers(2**24 + 1))
+
+
+def test_a_variance_that_rounding_made_negative_is_zero():
+    model = TorchModel(lambda: nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4), nn.Linear(4, 2)))
+    vector = model.initial(0)
+    model.layout.views(vector)["1.running_var"][...] = -1e-3
+    assert np.isfinite(model.score(vector, table()).predictions).all()
+    assert (model.native_model(vector)[1].running_var == 0).all()

@@ -113,7 +113,8 @@ class Downlink:
         version, change = self.version + 1, aggregate - self.model
         key = _key(round_key, version)
         payload, _ = self.pipeline.encode(change, self.layout, key, {})
-        scale = _best_scale(change, self.pipeline.decode(payload, self.layout, key))
+        trained = slice(0, self.layout.trained.size)
+        scale = _best_scale(change[trained], self.pipeline.decode(payload, self.layout, key)[trained])
         delta = ModelDelta(version, bytes([scale - 1]) + payload)
         model = apply_deltas(self.pipeline, self.layout, self.model, (delta,), round_key)
         self.model = self.layout.check(model, label="the published model")
@@ -146,7 +147,10 @@ def apply_deltas(
                 f"the delta to version {delta.version} is empty", where="downlink", remedy="send it again"
             )
         scale = np.float32((delta.data[0] + 1) / _SCALE_STEPS)
-        model = model + scale * pipeline.decode(delta.data[1:], layout, _key(round_key, delta.version))
+        change = pipeline.decode(delta.data[1:], layout, _key(round_key, delta.version))
+        scaled = scale * change
+        scaled[layout.trained.size :] = change[layout.trained.size :]  # statistics are sent without loss
+        model = model + scaled
     return model
 
 

@@ -25,7 +25,10 @@ class PayloadField:
 
 def inspect_payload(payload: bytes, layout: Layout | None = None) -> list[PayloadField]:
     """Inspect a payload: return its header fields, and body fields that do not depend on the study's settings."""
+    payload, statistics = payload_format.split_payload(payload)
     header = payload_format.read_header(payload)
+    if layout is not None and (layout.trained is not layout or statistics):
+        layout = layout.trained
     names = {codec.code: name for name, codec in CODECS.items()}
     name = names.get(header.codec, "unknown codec")
     layout_note = (
@@ -52,7 +55,11 @@ def inspect_payload(payload: bytes, layout: Layout | None = None) -> list[Payloa
     fields += _body_fields(
         name, header, layout if layout is not None and _has_layout(header, layout) else None
     )
-    return [*fields, PayloadField(len(payload) - 4, 4, "checksum", "CRC-32, matches")]
+    fields.append(PayloadField(len(payload) - 4, 4, "checksum", "CRC-32, matches"))
+    if statistics:
+        size = payload_format.read_header(statistics).size
+        fields.append(PayloadField(len(payload), len(statistics), "statistics", f"{size:,} values, raw"))
+    return fields
 
 
 def _has_layout(header: payload_format.PayloadHeader, layout: Layout) -> bool:

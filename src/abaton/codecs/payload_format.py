@@ -76,6 +76,14 @@ def read_header(payload: bytes) -> PayloadHeader:
     return PayloadHeader(code, version, flags, layout, size, view[24:-4])
 
 
+def split_payload(payload: bytes) -> tuple[bytes, bytes]:
+    """Return the first payload, by the length in its header, and the bytes after it, such as a second payload."""
+    if len(payload) < OVERHEAD:
+        raise payload_error(f"it has {len(payload)} bytes, at least {OVERHEAD} are needed")
+    end = OVERHEAD + int(_HEADER.unpack_from(payload)[-1])
+    return payload[:end], payload[end:]
+
+
 def unpack(payload: bytes, code: int, layout: Layout, *, flags: int = 0) -> PayloadHeader:
     """Check a payload's format for this codec and layout; return header and body; ``flags`` masks allowed flags."""
     header = read_header(payload)

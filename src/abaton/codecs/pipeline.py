@@ -3,16 +3,23 @@
 ``build_pipeline(clip, feedback, codec)`` applies each transform in order, then the codec. Laws:
 ``build_pipeline(codec)`` writes the codec's bytes; ``build_pipeline(a, build_pipeline(b, codec))`` equals
 ``build_pipeline(a, b, codec)``.
+
+Transforms and codec apply to trained tensors only. Statistics of normalisation layers follow them as a second, ``raw``
+payload, since a sparse or quantised variance is wrong for every later input; frozen tensors are not sent.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, is_dataclass
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import TYPE_CHECKING, ClassVar, Protocol, Self
 
-from abaton.codecs.base import USER_CODES, Codec
-from abaton.errors import SettingsError
+import numpy as np
+
+from abaton.codecs.base import USER_CODES, Codec, DecodedSum
+from abaton.codecs.float_formats import RawCodec
+from abaton.codecs.payload_format import split_payload
+from abaton.errors import PayloadError, SettingsError
 from abaton.protocols import require_protocol
 
 if TYPE_CHECKING:
@@ -75,12 +82,31 @@ class CodecPipeline:
 
     def initial_state(self, layout: Layout) -> TransformState:
         """Return the state of a pipeline's transforms before a learner's first update."""
-        return {transform.name: layout.zeros() for transform in self.transforms if transform.is_stateful}
+        self.check_layout(layout)
+        return {
+            transform.name: layout.trained.zeros() for transform in self.transforms if transform.is_stateful
+        }
+
+    def check_layout(self, layout: Layout) -> None:
+        """Raise an error if the pipeline adds noise for differential privacy but the model has statistics."""
+        if layout.statistics.size and any(
+            transform.name == "gaussian_noise" for transform in self.transforms
+        ):
+            raise SettingsError(
+                f"the statistic '{layout.statistics.tensors[0].name}' would be sent without noise",
+                where="codec with gaussian_noise",
+                remedy="use GroupNorm or LayerNorm instead of BatchNorm, or personal layers ('role:statistic')",
+            )
 
     def encode(
         self, update: Vector, layout: Layout, key: CodecKey, state: TransformState
     ) -> tuple[bytes, TransformState]:
         """Apply the pipeline's transforms and codec; return the payload, and the state to store before sending it."""
+        if layout.trained is not layout:
+            _check_frozen(layout, update)
+            trained, statistics = _split_update(layout, update)
+            payload, next_state = self.encode(trained, layout.trained, key, state)
+            return payload + _encode_statistics(layout, statistics, key), next_state
         vector, transformed = update, {}
         for transform in self.transforms:
             transform_state = self._state(state, transform, layout) if transform.is_stateful else None
@@ -102,10 +128,20 @@ class CodecPipeline:
 
     def decode(self, payload: bytes, layout: Layout, key: CodecKey) -> Vector:
         """Decode a payload with the pipeline's codec: the update as the server sees it."""
+        if layout.trained is not layout:
+            trained, statistics = _split_statistics(layout, payload)
+            update = layout.zeros()
+            update[: layout.trained.size] = self.codec.decode(trained, layout.trained, key)
+            if statistics:
+                values = _STATISTICS_CODEC.decode(statistics, layout.statistics, key)
+                update[layout.trained.size : layout.update_size] = values
+            return update
         return self.codec.decode(payload, layout, key)
 
     def accumulator(self, layout: Layout, round_key: bytes) -> Accumulator:
         """Return an empty sum of the pipeline's codec for one round."""
+        if layout.trained is not layout:
+            return _SumWithStatistics(self.codec, layout, round_key)
         return self.codec.accumulator(layout, round_key)
 
     @staticmethod
@@ -116,6 +152,70 @@ class CodecPipeline:
                 remedy="use pipeline.initial_state(layout) first",
             )
         return layout.check(state[transform.name], label=f"state of {transform.name}")
+
+
+_STATISTICS_CODEC = RawCodec()
+
+
+class _SumWithStatistics:
+    """Sum of the codec for trained tensors, and of decoded statistics; the mean of frozen tensors is 0."""
+
+    def __init__(self, codec: Codec, layout: Layout, round_key: bytes) -> None:
+        self.layout = layout
+        self._trained = codec.accumulator(layout.trained, round_key)
+        self._statistics = DecodedSum(_STATISTICS_CODEC, layout.statistics, round_key)
+
+    def add(self, payload: bytes, weight: float, learner: str) -> None:
+        """Add one learner's payload of trained tensors and statistics to the pipeline's sum."""
+        trained, statistics = _split_statistics(self.layout, payload)
+        checked = DecodedSum(_STATISTICS_CODEC, self.layout.statistics, self._statistics.round_key)
+        if statistics:
+            checked.add(statistics, weight, learner)
+        self._trained.add(trained, weight, learner)
+        self._statistics.merge(checked)
+
+    def merge(self, other: Self) -> None:
+        """Add another sum of the pipeline's trained tensors and statistics."""
+        self._trained.merge(other._trained)
+        self._statistics.merge(other._statistics)
+
+    def mean(self) -> Vector:
+        """Return the weighted mean of the pipeline's updates, with zeros for frozen tensors."""
+        update, start = self.layout.zeros(), self.layout.trained.size
+        update[:start] = self._trained.mean()
+        if self.layout.statistics.size:
+            update[start : self.layout.update_size] = self._statistics.mean()
+        return update
+
+
+def _split_update(layout: Layout, update: Vector) -> tuple[Vector, Vector]:
+    start = layout.trained.size
+    return update[:start], update[start : layout.update_size]
+
+
+def _check_frozen(layout: Layout, update: Vector) -> None:
+    """Raise an error if an update changes frozen tensors, which the pipeline does not send."""
+    layout.check(update, label="update")
+    if np.any(update[layout.update_size :]):
+        raise SettingsError(
+            "the update changes a frozen tensor",
+            where="codec",
+            remedy="train only tensors that are not frozen",
+        )
+
+
+def _encode_statistics(layout: Layout, statistics: Vector, key: CodecKey) -> bytes:
+    return _STATISTICS_CODEC.encode(statistics, layout.statistics, key) if layout.statistics.size else b""
+
+
+def _split_statistics(layout: Layout, payload: bytes) -> tuple[bytes, bytes]:
+    """Return the pipeline's payload of trained tensors and that of statistics, which is empty without them."""
+    if not layout.statistics.size:
+        return payload, b""
+    trained, statistics = split_payload(payload)
+    if not statistics:
+        raise PayloadError("the payload has no statistics", remedy="use the study's model at every site")
+    return trained, statistics
 
 
 def build_pipeline(*components: Transform | Codec | CodecPipeline) -> CodecPipeline:

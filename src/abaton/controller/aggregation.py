@@ -76,7 +76,9 @@ def community_model(
         strategy.privacy.check(codec)
     aggregation, norm_bound = (
         strategy.scheduler.aggregation,
-        UpdateNormBound(MAX_NORM_RATIO if strategy.is_capped else 0.0, layout.size, strategy.training),
+        UpdateNormBound(
+            MAX_NORM_RATIO if strategy.is_capped else 0.0, layout.trained.size, strategy.training
+        ),
     )
     if aggregation != "latest":
         return RoundMeanModel(
@@ -102,9 +104,14 @@ def local_model(codec: CodecPipeline, layout: Layout, start: Vector, payload: by
 def clip_update(community: CommunityModel, start: Vector, payload: bytes, key: CodecKey) -> Vector:
     """Return the model of a learner to aggregate, with its update clipped to the norm bound."""
     update = community.codec.decode(payload, community.layout, key)
-    factor = community.norm_bound.clip_factor(key.learner, update_norm(update))
+    factor = community.norm_bound.clip_factor(key.learner, trained_norm(community.layout, update))
     model = start + (update if factor == 1.0 else np.float32(factor) * update)
     return community.layout.check(model, label=f"the model of learner '{key.learner}'")
+
+
+def trained_norm(layout: Layout, update: Vector) -> float:
+    """Return the norm of an update's trained tensors, by which the aggregation limits the whole update."""
+    return update_norm(update[: layout.trained.size])
 
 
 def update_norm(update: Vector) -> float:
@@ -153,6 +160,7 @@ class RoundMeanModel:
         self._weights: list[float] = []
         self._rows: list[Vector] = []
         self._clipped: list[tuple[float, Vector]] = []
+        self._shifts: list[tuple[float, Vector]] = []
 
     def commit(self, weight: float, start: Vector, payload: bytes, key: CodecKey) -> None:
         """Add an update to the aggregation of the round or buffer."""
@@ -160,7 +168,9 @@ class RoundMeanModel:
         if self.robust_aggregation is not None or self.norm_bound.max_norm_ratio:
             update = self.codec.decode(payload, self.layout, key)
             self.layout.check(update, label=f"the update of learner '{key.learner}'")
-            factor = self.norm_bound.clip_factor(key.learner, update_norm(update))
+            factor = self.norm_bound.clip_factor(key.learner, trained_norm(self.layout, update))
+            if self._has_moved(start):
+                update = update + self._statistics_shift(start)
         if self.robust_aggregation is not None:
             assert update is not None
             self._rows.append(update if factor == 1.0 else np.float32(factor) * update)
@@ -172,6 +182,8 @@ class RoundMeanModel:
                 self._sums[key.round] = self.codec.accumulator(self.layout, key.round)
             self._sums[key.round].add(payload, weight, key.learner)
             self._totals[key.round] = self._totals.get(key.round, 0.0) + weight
+            if weight > 0 and self._has_moved(start):
+                self._shifts.append((weight, self._statistics_shift(start)))
         self._weights.append(weight)
 
     def remove_learner(self, learner: str) -> None:
@@ -181,9 +193,25 @@ class RoundMeanModel:
         """Return the next version: the previous one plus the aggregated change of the round."""
         change = self._change()
         if change is not None:
-            step, self._optimiser_state = self.server_optimiser.apply(change, self._optimiser_state)
+            step, self._optimiser_state = _server_step(
+                self.layout, self.server_optimiser, change, self._optimiser_state
+            )
             self.vector = self.layout.check(self.vector + step, label="the community model")
         return self.vector
+
+    def _has_moved(self, start: Vector) -> bool:
+        """Return whether the aggregate's statistics differ from those that an update started from."""
+        statistics = slice(self.layout.trained.size, self.layout.update_size)
+        return not np.array_equal(start[statistics], self.vector[statistics])
+
+    def _statistics_shift(self, start: Vector) -> Vector:
+        """Return the change of an update that makes it relative to the aggregate's statistics.
+
+        Statistics are values, not gradients: the sum of two changes from an older version may give a negative variance.
+        """
+        shift, statistics = self.layout.zeros(), slice(self.layout.trained.size, self.layout.update_size)
+        shift[statistics] = start[statistics] - self.vector[statistics]
+        return shift
 
     def save(self) -> Saved:
         """Return the aggregate's latest version and the server optimiser's state; no round's sum outlasts an event."""
@@ -208,17 +236,21 @@ class RoundMeanModel:
         if change is not None and self.discounted and total < len(self._weights):
             change = change * np.float32(total / len(self._weights))
         self._sums, self._totals, self._weights, self._rows, self._clipped = {}, {}, [], [], []
+        self._shifts = []
         return change
 
     def _mean(self, total_weight: float) -> Vector:
-        if len(self._sums) == 1 and not self._clipped:
+        if len(self._sums) == 1 and not self._clipped and not self._shifts:
             return next(iter(self._sums.values())).mean()
         terms = [
             weight / total_weight * self._sums[start].mean().astype(np.float64)
             for start, weight in self._totals.items()
             if weight > 0
         ]
-        terms += [weight / total_weight * update.astype(np.float64) for weight, update in self._clipped]
+        terms += [
+            weight / total_weight * update.astype(np.float64)
+            for weight, update in self._clipped + self._shifts
+        ]
         return np.asarray(sum(terms), np.float32)
 
 
@@ -284,11 +316,14 @@ class LatestMeanModel:
     def publish(self) -> Vector:
         """Return the next version, aggregated from every learner's latest model."""
         if self._mean is not None:
+            if frozen := self.layout.size - self.layout.update_size:  # the mean of equal values may round
+                self._mean = np.concatenate([self._mean[:-frozen], self.vector[-frozen:]])
             if isinstance(self.server_optimiser, ServerSgd):
                 self.vector = self._mean
             else:
-                step, self._optimiser_state = self.server_optimiser.apply(
-                    self._mean - self.vector, self._optimiser_state
+                change = self._mean - self.vector
+                step, self._optimiser_state = _server_step(
+                    self.layout, self.server_optimiser, change, self._optimiser_state
                 )
                 self.vector = self.layout.check(self.vector + step, label="the community model")
             self._mean = None
@@ -373,6 +408,16 @@ class _ArraysWithLatest(Mapping[str, NDArray[Any]]):
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
+
+
+def _server_step(
+    layout: Layout, optimiser: ServerOptimiser, change: Vector, state: OptimiserState
+) -> tuple[Vector, OptimiserState]:
+    """Return the server optimiser's step on trained tensors; statistics move by the aggregated change itself."""
+    step, state = optimiser.apply(change, state)
+    if layout.trained is not layout:
+        step = np.concatenate([step[: layout.trained.size], change[layout.trained.size :]])
+    return step, state
 
 
 def _state_arrays(state: OptimiserState) -> dict[str, NDArray[Any]]:

@@ -88,7 +88,7 @@ def to_portable_model(run: Run) -> PortableModel:
     """Return the community model of a study run in portable form.
 
     Raises:
-        SettingsError: The run has no model yet, is not a study run, or the model has other than dense layers.
+        SettingsError: The run has no model yet, is not a study run, or the model has layers that cannot be exported.
     """
     row = run.row
     deployment = row.recipe["deployment"]
@@ -162,11 +162,27 @@ def _bins(
 
 def _layers(model: Any, classes: int) -> Iterable[PortableLayer]:
     """Return the dense layers of a PyTorch module or scikit-learn estimator in portable form."""
+    if hasattr(model, "get_params"):
+        _check_estimator(model, classes)
     if hasattr(model, "coefs_"):
         return _layers_of_estimator([np.transpose(w) for w in model.coefs_], model.intercepts_, classes)
     if hasattr(model, "coef_"):
         return _layers_of_estimator([np.atleast_2d(model.coef_)], [np.atleast_1d(model.intercept_)], classes)
     return _layers_of_module(model)
+
+
+def _check_estimator(model: Any, classes: int) -> None:
+    """Raise an error for an estimator whose probabilities are not those of the portable model."""
+    loss, activation = getattr(model, "loss", ""), getattr(model, "activation", "relu")
+    if loss == "modified_huber" or (loss == "log_loss" and hasattr(model, "coef_") and classes > 2):
+        problem = f"probabilities of the loss '{loss}' with {classes} classes are not a softmax"
+    elif activation != "relu":
+        problem = f"the activation is '{activation}', not 'relu'"
+    else:
+        return
+    raise SettingsError(
+        f"the estimator cannot be exported: {problem}", where="model export", remedy="use run.model in Python"
+    )
 
 
 def _layers_of_estimator(
@@ -182,13 +198,41 @@ def _layers_of_estimator(
 def _layers_of_module(model: Any) -> Iterable[PortableLayer]:
     from torch import nn
 
-    modules = list(model) if isinstance(model, nn.Sequential) else [model]
-    for i, module in enumerate(modules):
-        if not isinstance(module, nn.ReLU if i % 2 else nn.Linear):
+    modules = list(model) if type(model) is nn.Sequential else [model]
+    modules = [module for module in modules if not isinstance(module, nn.Dropout | nn.Identity)]
+    layers: list[PortableLayer] = []
+    is_active = True  # whether the next layer follows the inputs or an activation
+    for module in modules:
+        if type(module) is nn.Linear and is_active:
+            weight = module.weight.detach().numpy()
+            bias = np.zeros(len(weight), np.float32) if module.bias is None else module.bias.detach().numpy()
+            layers.append(PortableLayer(weight.copy(), bias.copy()))
+            is_active = False
+        elif type(module) is nn.BatchNorm1d and module.running_var is not None and not is_active:
+            layers[-1] = _with_batch_norm(layers[-1], module)
+        elif type(module) is nn.ReLU and not is_active:
+            is_active = True
+        else:
             raise SettingsError(
-                f"the model has a {type(module).__name__} module; only dense layers can be exported",
+                f"the model has a {type(module).__name__} module; only dense layers with ReLU between them, "
+                "Dropout and BatchNorm1d after a dense layer can be exported",
                 where="model export",
                 remedy="use run.model in Python",
             )
-        if isinstance(module, nn.Linear):
-            yield PortableLayer(module.weight.detach().numpy().copy(), module.bias.detach().numpy().copy())
+    if is_active:
+        raise SettingsError(
+            "the model does not end with a dense layer",
+            where="model export",
+            remedy="use run.model in Python",
+        )
+    return layers
+
+
+def _with_batch_norm(layer: PortableLayer, norm: Any) -> PortableLayer:
+    """Return a layer of the portable model that includes the normalisation after it, by its running statistics."""
+    mean, variance = (t.detach().double().numpy() for t in (norm.running_mean, norm.running_var))
+    scale, shift = 1 / np.sqrt(variance + norm.eps), np.zeros_like(mean)
+    if norm.affine:
+        scale, shift = scale * norm.weight.detach().double().numpy(), norm.bias.detach().double().numpy()
+    weight, bias = layer.weight * scale[:, None], (layer.bias - mean) * scale + shift
+    return PortableLayer(weight.astype(np.float32), bias.astype(np.float32))

@@ -346,6 +346,7 @@ class Federation:
                 remedy=f"use a number from 1 to {len(self.sites)}",
             )
         self._check_groups()
+        self.codec.check_layout(self.model.layout)
         for name, site in self.sites.items():
             if isinstance(site, LocalSite):
                 _check_local_site(self.strategy, name, site)

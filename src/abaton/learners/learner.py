@@ -98,7 +98,7 @@ class Learner:
 
     All randomness derives from the run's seed, the learner's name and the task (and from the site's secret if
     `has_secret_order`), so a task always gives the same update. State that must stay at the site (error feedback,
-    running statistics, optimiser state) is stored in this object for one run; `reset_state` removes it. It changes only
+    personal layers, optimiser state) is stored in this object for one run; `reset_state` removes it. It changes only
     when an update is sent, so an abandoned training leaves no trace.
 
     Args:

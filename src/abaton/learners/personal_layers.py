@@ -15,7 +15,7 @@ from fnmatch import fnmatchcase
 import numpy as np
 
 from abaton.errors import SettingsError
-from abaton.layout import Layout, Vector
+from abaton.layout import Layout, Tensor, Vector
 from abaton.metrics.predictions import ModelScore
 from abaton.models.base import Examples, Model, ParallelMode, TrainingPlan, TrainingResult
 from abaton.training import TrainSettings
@@ -28,7 +28,8 @@ class PersonalLayersModel(Model):
 
     Args:
         model: The full model.
-        tensors: Patterns of the names of personal tensors: `head.*`, `*.bias`.
+        tensors: Patterns of the names of personal tensors: `head.*`, `*.bias`; or roles: `role:norm` and
+            `role:statistic` together are FedBN (Li et al., 2021).
         seed: Seed of the initial personal values.
 
     >>> from abaton.models import mlp
@@ -40,7 +41,7 @@ class PersonalLayersModel(Model):
     def __init__(self, model: Model, tensors: Sequence[str], seed: int = 0) -> None:
         self.model, self.patterns = model, tuple(tensors)
         full_layout = model.layout
-        self.personal = tuple(t for t in full_layout if any(fnmatchcase(t.name, p) for p in self.patterns))
+        self.personal = tuple(t for t in full_layout if any(_matches(t, p) for p in self.patterns))
         self._check_patterns(full_layout)
         self.layout = Layout(t for t in full_layout if t not in self.personal)
         is_shared = np.ones(full_layout.size, dtype=bool)
@@ -99,7 +100,7 @@ class PersonalLayersModel(Model):
     def _check_patterns(self, full_layout: Layout) -> None:
         names = ", ".join(t.name for t in list(full_layout)[:8])
         for pattern in self.patterns:
-            if not any(fnmatchcase(t.name, pattern) for t in full_layout):
+            if not any(_matches(t, pattern) for t in full_layout):
                 raise SettingsError(
                     f"no tensor of the model matches '{pattern}'",
                     where="personal layers",
@@ -112,6 +113,11 @@ class PersonalLayersModel(Model):
                 where="personal layers",
                 remedy="name some of its tensors, not all",
             )
+
+
+def _matches(tensor: Tensor, pattern: str) -> bool:
+    """Return whether a tensor is personal by a pattern of its name, or by `role:` and its role."""
+    return pattern == f"role:{tensor.role}" or fnmatchcase(tensor.name, pattern)
 
 
 def _without_personal(local: Mapping[str, Vector] | None) -> dict[str, Vector]:

@@ -48,7 +48,7 @@ class TrainingResult:
         vector: The trained model; the start model is unchanged.
         steps: Number of batches.
         loss: Mean training loss of the last epoch.
-        local: Tensors that never leave the site (running statistics of normalisation layers, optimiser state).
+        local: Tensors that never leave the site (personal layers, optimiser state).
     """
 
     vector: Vector

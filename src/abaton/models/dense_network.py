@@ -99,6 +99,8 @@ def as_dense_network(module: nn.Module, layout: Layout, *, is_classification: bo
     >>> as_dense_network(net, layout_of(net), is_classification=True) is None
     True
     """
+    if layout.trained is not layout:
+        return None
     layers: list[list[int]] = []
     is_flattening, parameter_count = False, 0
     for name, leaf in _leaf_modules(module, ""):
@@ -107,7 +109,7 @@ def as_dense_network(module: nn.Module, layout: Layout, *, is_classification: bo
         if type(leaf) is nn.Linear:
             weights, bias = layout_start(layout, f"{name}weight"), layout_start(layout, f"{name}bias")
             if weights is None or (leaf.bias is not None and bias is None):
-                return None  # shared or not trainable
+                return None  # shared
             if layers and layers[-1][dense_kernels.OUTPUTS] != leaf.in_features:
                 return None
             total = leaf.out_features + (layers[-1][dense_kernels.TOTAL] if layers else leaf.in_features)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from itertools import count
 from typing import Any
 
@@ -19,8 +19,9 @@ from abaton.training import TrainSettings
 class SklearnModel(Model):
     """`SGDClassifier`, `SGDRegressor` or `MLPClassifier`, trained by `partial_fit`.
 
-    The factory returns the estimator with its settings (loss, penalty, layers). The run's learning rate, batch size
-    and momentum are set where the estimator has them; its optimiser is new for each task.
+    The estimator, or a factory that returns one, has the settings (loss, penalty, layers). A fitted estimator is the
+    initial model, and gives the numbers of features and classes; it is not changed. The run's learning rate, batch
+    size and momentum are set where the estimator has them; its optimiser is new for each task.
 
     >>> from sklearn.linear_model import SGDClassifier
     >>> model = SklearnModel(lambda: SGDClassifier(loss="log_loss"), features=3, classes=2)
@@ -28,20 +29,39 @@ class SklearnModel(Model):
     [('coef', (1, 3)), ('intercept', (1,))]
     """
 
-    def __init__(self, factory: Callable[[], Any], *, features: int, classes: int | None = None) -> None:
-        self.factory, self.features, self.classes = factory, features, classes
-        class_name = type(factory()).__name__
+    def __init__(self, estimator: Any, *, features: int | None = None, classes: int | None = None) -> None:
+        from sklearn.base import clone
+
+        is_factory = isinstance(estimator, type) or not hasattr(estimator, "get_params")
+        given = estimator() if is_factory else estimator
+        class_name = type(given).__name__
         if class_name not in ("SGDClassifier", "SGDRegressor", "MLPClassifier"):
             raise SettingsError(
                 f"the estimator {class_name} is not supported",
                 where="model",
                 remedy="use SGDClassifier, SGDRegressor or MLPClassifier",
             )
-        self.regression = class_name == "SGDRegressor"
+        if getattr(given, "average", False):
+            raise SettingsError(
+                f"{class_name} averages its weights over steps, which 'partial_fit' cannot continue",
+                where="model",
+                remedy="use average=False",
+            )
+        self.regression, self._start = class_name == "SGDRegressor", None
+        if is_fitted := hasattr(given, "coef_") or hasattr(given, "coefs_"):
+            features, classes = _fitted_sizes(given, features, classes)
+        if features is None:
+            raise SettingsError(
+                f"{class_name} is not fitted and needs the number of features",
+                where="model",
+                remedy="pass features",
+            )
         if not self.regression and (classes is None or classes < 2):
             raise SettingsError(
                 f"{class_name} needs the number of classes", where="model", remedy="pass classes=2 or more"
             )
+        self.features, self.classes = features, classes
+        self._unfitted = clone(given)
         self.layout = Layout(
             Tensor(
                 name,
@@ -50,20 +70,23 @@ class SklearnModel(Model):
             )
             for name, array in _arrays(self._estimator(TrainSettings(), 0)).items()
         )
+        if is_fitted:
+            self._start = self.layout.check(_flatten(given), label="the fitted estimator")
 
     @property
     def description(self) -> str:
         """Representation of the model's estimator by scikit-learn."""
-        return f"{' '.join(repr(self.factory()).split())}, {self.features} features, {self.classes} classes"
+        return f"{' '.join(repr(self._unfitted).split())}, {self.features} features, {self.classes} classes"
 
     def native_model(self, vector: Vector) -> Any:
         """Return a new scikit-learn estimator with these weights, for prediction."""
         return self._load(vector, TrainSettings(), 0)
 
     def initial(self, seed: int) -> Vector:
-        """Return zeros for linear scikit-learn estimators, the estimator's random weights for a network."""
-        arrays = _arrays(self._estimator(TrainSettings(), seed % 2**32))
-        return np.concatenate([a.reshape(-1) for a in arrays.values()]).astype(np.float32)
+        """Return the weights of a fitted scikit-learn estimator; else zeros, or a network's random weights."""
+        if self._start is not None:
+            return self._start.copy()
+        return _flatten(self._estimator(TrainSettings(), seed % 2**32))
 
     def epochs(self, vector: Vector, data: Examples, plan: TrainingPlan) -> Iterator[TrainingResult]:
         """Train by one `partial_fit` per epoch over shuffled rows, or per batch if steps or time are limited."""
@@ -82,8 +105,7 @@ class SklearnModel(Model):
                 steps += -(-len(rows) // settings.batch_size)
                 if is_over := should_stop is not None and should_stop():
                     break
-            trained = np.concatenate([a.reshape(-1) for a in _arrays(estimator).values()]).astype(np.float32)
-            yield TrainingResult(trained, steps, self._score(estimator, data).loss)
+            yield TrainingResult(_flatten(estimator), steps, self._score(estimator, data).loss)
             if is_over or steps == settings.steps:
                 return
 
@@ -116,7 +138,9 @@ class SklearnModel(Model):
 
     def _estimator(self, settings: TrainSettings, seed: int) -> Any:
         """Return an estimator with allocated arrays, by `partial_fit` on a row of zeros for each class."""
-        estimator = self.factory()
+        from sklearn.base import clone
+
+        estimator = clone(self._unfitted)
         supported = estimator.get_params()
         parameters = {
             "random_state": seed,
@@ -146,6 +170,31 @@ def check_supported_settings(settings: TrainSettings) -> None:
                 where=f"training.{name}",
                 remedy="remove it, or use a PyTorch model such as logistic or mlp",
             )
+
+
+def _fitted_sizes(estimator: Any, features: int | None, classes: int | None) -> tuple[int, int | None]:
+    """Return the numbers of features and classes of a fitted scikit-learn estimator."""
+    fitted_features = int(estimator.n_features_in_)
+    labels = getattr(estimator, "classes_", None)
+    fitted_classes = None if labels is None else len(labels)
+    if labels is not None and not np.array_equal(labels, np.arange(len(labels))):
+        raise SettingsError(
+            "the classes of the fitted estimator are not 0, 1, …",
+            where="model",
+            remedy="fit it on labels that are numbered from 0",
+        )
+    if features not in (None, fitted_features) or classes not in (None, fitted_classes):
+        raise SettingsError(
+            f"the fitted estimator has {fitted_features} features and {fitted_classes or 'no'} classes",
+            where="model",
+            remedy="omit 'features' and 'classes', or fit it on the study's columns and classes",
+        )
+    return fitted_features, fitted_classes
+
+
+def _flatten(estimator: Any) -> Vector:
+    """Return the weights of a scikit-learn estimator as one vector."""
+    return np.concatenate([a.reshape(-1) for a in _arrays(estimator).values()]).astype(np.float32)
 
 
 def _allocate(estimator: Any, features: int, classes: int | None) -> Any:

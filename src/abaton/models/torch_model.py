@@ -1,11 +1,18 @@
-"""PyTorch modules as models; their parameters are views of one flat vector, without copies."""
+"""PyTorch modules as models; their trained parameters are views of one flat vector, without copies.
+
+The vector is the whole model: trained parameters, then buffers with statistics (the running mean and variance of
+BatchNorm), then frozen parameters (`requires_grad=False`) and constant buffers. The statistics of a training task start
+from those of the community model, and are aggregated by the weighted mean, as is usual for FedAvg: the variance is the
+mean of the sites' variances, without the variance between their means.
+"""
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import contextmanager
-from itertools import count
+from itertools import chain, count
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -28,6 +35,7 @@ from abaton.training import TrainSettings
 Task = Literal["classification", "regression", "survival"]
 
 _NORMS = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm, nn.LocalResponseNorm)
+_BATCH_NORMS = (nn.modules.batchnorm._NormBase,)
 _CONVS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 _SCORE_BATCH = 1024
 
@@ -47,7 +55,8 @@ def _use_generator(generator: torch.Generator) -> Iterator[None]:
 class TorchModel(Model):
     """PyTorch module from a factory, as a model on a flat vector.
 
-    The factory is called once for each copy; the seed of `initial` determines the initial weights. Targets:
+    The factory is called for each copy; the seed of `initial` determines the initial weights, the frozen ones too. A
+    module instead of a factory, or a factory that returns one module again, is the initial model itself. Targets:
     `classification` for labels 0, 1, …; `regression` for values; `survival` for event times (`discrete_hazard`). A
     dense network is trained by compiled kernels (`dense_network`); other modules, survival models, and all modules if
     `compiled` is false, are trained by PyTorch.
@@ -58,7 +67,11 @@ class TorchModel(Model):
     """
 
     def __init__(
-        self, factory: Callable[[], nn.Module], *, task: Task = "classification", compiled: bool = True
+        self,
+        factory: Callable[[], nn.Module] | nn.Module,
+        *,
+        task: Task = "classification",
+        compiled: bool = True,
     ) -> None:
         if task not in get_args(Task):
             raise SettingsError(
@@ -66,8 +79,8 @@ class TorchModel(Model):
                 where="model",
                 remedy="use 'classification', 'regression' or 'survival'",
             )
-        self.factory, self.task, self._compiled = factory, task, compiled
-        self._module = factory()
+        self.factory, self.task, self._compiled = _module_factory(factory), task, compiled
+        self._module = self.factory()
         self._code_digest = user_code_digest(
             self._module.modules(), settings=True
         )  # computed now: a module may have counters
@@ -78,18 +91,22 @@ class TorchModel(Model):
                 f"parameter '{unsupported[0]}' is not float32", where="model", remedy="use float32 parameters"
             )
         self.layout = layout_of(self._module)
-        self._flat = torch.zeros(self.layout.size)
+        self._flat = torch.zeros(self.layout.trained.size)
         use_kernels = compiled and task != "survival"
         self.dense = (
             as_dense_network(self._module, self.layout, is_classification=task == "classification")
             if use_kernels
             else None
         )
-        self._fresh_local = {name: b.detach().clone() for name, b in self._module.named_buffers()}
         # Convolutions are about a third faster with channels last on a CPU; the flat vector's order does not change.
         image_weights = [m.weight for m in self._module.modules() if isinstance(m, nn.Conv2d)]
         self._has_images = bool(image_weights)
         _bind_to_vector(self._parameters, self._flat, channels_last={id(weight) for weight in image_weights})
+        self._norms = [
+            m for m in self._module.modules() if isinstance(m, _BATCH_NORMS) and m.track_running_stats
+        ]
+        for norm in self._norms:
+            norm.register_forward_pre_hook(_use_statistics_of_single_values)
 
     @property
     def description(self) -> str:
@@ -98,28 +115,22 @@ class TorchModel(Model):
         return f"{text}, code {self._code_digest}" if self._code_digest else text
 
     def native_model(self, vector: Vector) -> nn.Module:
-        """Return a new PyTorch module with these weights; its output is a logit per class, or the value."""
-        module, source = self.factory(), torch.from_numpy(self.layout.check(vector, label="the model").copy())
-        trained = [p for p in module.parameters() if p.requires_grad]
-        with torch.no_grad():
-            for parameter, part in zip(trained, _tensor_views(trained, source), strict=True):
-                parameter.copy_(part)
+        """Return a new PyTorch module with this whole model; its output is a logit per class, or the value."""
+        module = self.factory()
+        _load_vector(module, self.layout, vector)
         return module.eval()
 
     def __reduce__(self) -> tuple[Callable[..., TorchModel], tuple[Any, ...]]:
         """Pickle the factory of the PyTorch module, not the weights."""
         return _rebuild, (self.factory, self.task, self._compiled)
 
-    @property
-    def is_stateful(self) -> bool:
-        """Whether the PyTorch module has running statistics of normalisation layers, which stay at the site."""
-        return bool(self._fresh_local)
-
     def initial(self, seed: int) -> Vector:
-        """Return the PyTorch module's initial weights for a seed."""
+        """Return the PyTorch module's initial model for a seed, with statistics and frozen tensors."""
         with _use_generator(torch.Generator().manual_seed(seed)):
-            tensors = [p.detach().reshape(-1) for p in self.factory().parameters() if p.requires_grad]
-        vector: Vector = torch.cat(tensors).numpy() if tensors else self.layout.zeros()
+            tensors = _named_tensors(self.factory())
+        vector = self.layout.zeros()
+        for name, view in self.layout.views(vector).items():
+            view[...] = tensors[name].numpy()
         return vector
 
     def parallel_mode(self, data: Examples) -> ParallelMode:
@@ -139,7 +150,7 @@ class TorchModel(Model):
             int(rng.bit_generator.random_raw()) >> 1
         )  # drawn in both cases, so that the order of rows is the same
         dropout = None if dense else torch.Generator().manual_seed(seed)
-        local_state, first_step = dict(local), optimiser.steps
+        first_step = optimiser.steps
         for epoch in count():
             order, learning_rate = (
                 epoch_order(data.y, settings.shuffle_window, rng),
@@ -155,17 +166,12 @@ class TorchModel(Model):
                         loss += dense.epoch(model, data, rows, optimiser, learning_rate)
                     else:
                         with _use_generator(dropout):
-                            batch_loss, local_state = self._epoch(
-                                model, data, rows, optimiser, learning_rate, local_state
-                            )
-                        loss += batch_loss
+                            loss += self._epoch(model, data, rows, optimiser, learning_rate, first_step)
                     seen += len(rows)
                     if is_over := should_stop is not None and should_stop():
                         break
             steps = optimiser.steps - first_step
-            yield TrainingResult(
-                model, steps, loss / seen, {**self._statistics(local_state), **optimiser.state()}
-            )
+            yield TrainingResult(model, steps, loss / seen, optimiser.state())
             if is_over or steps == settings.steps:
                 return
 
@@ -176,43 +182,42 @@ class TorchModel(Model):
         order: Order,
         optimiser: LocalOptimiser,
         learning_rate: float,
-        local: Mapping[str, Vector],
-    ) -> tuple[float, dict[str, Vector]]:
-        """Train on batches by PyTorch; load the weights first, since other learners may have used the module."""
-        self._load(model, local)
+        first_step: int,
+    ) -> float:
+        """Train on batches by PyTorch; load the model first, since other learners may have used the module."""
+        self._load(model)
         self._module.train()
+        for norm in self._norms:
+            if norm.num_batches_tracked is not None:
+                norm.num_batches_tracked.fill_(optimiser.steps - first_step)
         x, y = _tensor(data.x), self._targets(data)
         weights, total = self._flat.numpy(), 0.0
         for rows in torch.split(torch.from_numpy(order), optimiser.settings.batch_size):
             for parameter in self._parameters:
                 parameter.grad = None  # PyTorch then assigns the gradient instead of adding it to zeros
+            for norm in self._norms:  # after a batch of one row, see the hook
+                norm.training = True
             loss = self._loss(self._module(self._channels_last(x[rows])), y[rows])
             loss.backward()  # type: ignore[no-untyped-call]
             optimiser.apply(weights, [_gradient(parameter) for parameter in self._parameters], learning_rate)
             total += float(loss.detach()) * len(rows)
-        for view, parameter in zip(self._shaped(model), self._parameters, strict=True):
-            view.copy_(parameter.detach())
-        local_state = {name: b.detach().float().numpy().copy() for name, b in self._module.named_buffers()}
-        return total, local_state
+        views, tensors = self.layout.views(model), _named_tensors(self._module)
+        for changed in chain(self.layout.trained, self.layout.statistics):
+            views[changed.name][...] = tensors[changed.name].numpy()
+        return total
 
     def _anchor(self, start: Vector, settings: TrainSettings) -> Vector:
-        """Return the start of a task in the memory order of the PyTorch weights, for the proximal term."""
+        """Return the start of trained PyTorch weights in their memory order, for the proximal term."""
         if not self._has_images or not settings.proximal_mu:
-            return start
-        self._load(start, None)
+            return start[: self.layout.trained.size]
+        self._load(start)
         return self._flat.numpy().copy()
-
-    def _shaped(self, vector: Vector) -> Iterator[torch.Tensor]:
-        return _tensor_views(self._parameters, _tensor(vector))
-
-    def _statistics(self, local: Mapping[str, Vector]) -> dict[str, Vector]:
-        return {name: local[name] for name in self._fresh_local if name in local}
 
     def score(self, vector: Vector, data: Examples, local: Mapping[str, Vector] | None = None) -> ModelScore:
         """Score a PyTorch module: the mean loss, and class probabilities, values or event probabilities."""
         require_examples(data)
         with one_thread, torch.inference_mode():
-            output = self._outputs(vector, data, local)
+            output = self._outputs(vector, data)
             loss = float(self._loss(output, self._targets(data)))
             predictions = self._predictions(output)
         return ModelScore(loss, predictions.numpy())
@@ -222,10 +227,10 @@ class TorchModel(Model):
             return event_probability(output)
         return output.softmax(1) if self.task == "classification" else output.reshape(len(output))
 
-    def _outputs(self, vector: Vector, data: Examples, local: Mapping[str, Vector] | None) -> torch.Tensor:
+    def _outputs(self, vector: Vector, data: Examples) -> torch.Tensor:
         if self.dense is not None and self.dense.accepts(data.x):
             return torch.from_numpy(self.dense.outputs(self.layout.check(vector, label="the model"), data.x))
-        self._load(vector, local)
+        self._load(vector)
         self._module.eval()
         rows = torch.split(_tensor(data.x), _SCORE_BATCH)
         return torch.cat([self._module(self._channels_last(x)) for x in rows])
@@ -237,12 +242,8 @@ class TorchModel(Model):
             return hazard_loss(output, y)
         return nn.functional.mse_loss(output.reshape(y.shape), y)
 
-    def _load(self, vector: Vector, local: Mapping[str, Vector] | None) -> None:
-        self.layout.check(vector, label="the model")
-        for parameter, view in zip(self._parameters, self._shaped(vector), strict=True):
-            parameter.data.copy_(view)
-        for name, buffer in self._module.named_buffers():
-            buffer.copy_(torch.tensor(local[name]) if local and name in local else self._fresh_local[name])
+    def _load(self, vector: Vector) -> None:
+        _load_vector(self._module, self.layout, vector)
 
     def _channels_last(self, x: torch.Tensor) -> torch.Tensor:
         return x.contiguous(memory_format=torch.channels_last) if self._has_images and x.ndim == 4 else x
@@ -253,6 +254,26 @@ class TorchModel(Model):
         if self.task == "survival" and targets.ndim == 1:  # new subjects without follow-up
             targets = np.zeros((len(targets), 2), np.float32)
         return _tensor(targets)
+
+
+class _ModuleCopies:
+    """Factory of copies of one PyTorch module, such as a trained one."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module = module
+
+    def __call__(self) -> nn.Module:
+        return copy.deepcopy(self.module)
+
+
+def _module_factory(factory: Callable[[], nn.Module] | nn.Module) -> Callable[[], nn.Module]:
+    """Return a factory of separate PyTorch modules: models change their module in place."""
+    if isinstance(factory, nn.Module):
+        return _ModuleCopies(copy.deepcopy(factory))
+    if isinstance(factory, _ModuleCopies):
+        return factory
+    module = factory()
+    return _ModuleCopies(copy.deepcopy(module)) if module is factory() else factory
 
 
 def _rebuild(factory: Callable[[], nn.Module], task: Task, compiled: bool) -> TorchModel:  # noqa: FBT001
@@ -270,13 +291,58 @@ def _tensor(array: NDArray[Any]) -> torch.Tensor:
 
 
 def layout_of(module: nn.Module) -> Layout:
-    """Return the layout of a PyTorch module's trainable parameters, in the module's order."""
+    """Return the layout of a PyTorch module: trained parameters, statistics, frozen tensors, in the module's order.
+
+    Tied parameters are one tensor. Floating buffers may change during training; integers and booleans are constants. A
+    buffer with values that are not finite (a mask) is defined by the module's code, and BatchNorm's counter of batches
+    begins with each task; both are not in the layout.
+    """
+    trained, statistics, frozen = list[Tensor](), list[Tensor](), list[Tensor]()
     owner = {id(p): (m, name) for m in module.modules() for name, p in m.named_parameters(recurse=False)}
-    return Layout(
-        Tensor(name, tuple(p.shape), _role(*owner[id(p)], p.ndim))
-        for name, p in module.named_parameters()
-        if p.requires_grad
-    )
+    for name, parameter in module.named_parameters():
+        role = _role(*owner[id(parameter)], parameter.ndim) if parameter.requires_grad else TensorRole.FROZEN
+        (trained if parameter.requires_grad else frozen).append(Tensor(name, tuple(parameter.shape), role))
+    counters = {id(m.num_batches_tracked) for m in module.modules() if isinstance(m, _BATCH_NORMS)}
+    for name, buffer in module.named_buffers():
+        if id(buffer) in counters or (buffer.is_floating_point() and not buffer.isfinite().all()):
+            continue
+        if buffer.is_floating_point():
+            statistics.append(Tensor(name, tuple(buffer.shape), TensorRole.STATISTIC))
+        else:
+            _check_constant(name, buffer)
+            frozen.append(Tensor(name, tuple(buffer.shape), TensorRole.FROZEN))
+    return Layout(chain(trained, statistics, frozen))
+
+
+def _check_constant(name: str, buffer: torch.Tensor) -> None:
+    """Raise an error for a constant buffer of a PyTorch module with values that float32 does not have."""
+    if buffer.is_complex() or not torch.equal(buffer.float().to(buffer.dtype), buffer):
+        raise SettingsError(
+            f"buffer '{name}' has values that float32 does not have",
+            where="model",
+            remedy="use integers up to 16,777,216, or compute it in 'forward'",
+        )
+
+
+def _named_tensors(module: nn.Module) -> dict[str, torch.Tensor]:
+    """Return a PyTorch module's parameters and buffers by name; tied ones once."""
+    return {name: t.detach() for name, t in chain(module.named_parameters(), module.named_buffers())}
+
+
+def _load_vector(module: nn.Module, layout: Layout, vector: Vector) -> None:
+    """Copy a model into a PyTorch module; a variance that rounding made negative becomes 0."""
+    tensors = _named_tensors(module)
+    for name, view in layout.views(layout.check(vector, label="the model")).items():
+        tensors[name].copy_(_tensor(view))
+    for norm in module.modules():
+        if isinstance(norm, _BATCH_NORMS) and norm.running_var is not None:
+            norm.running_var.clamp_(min=0)
+
+
+def _use_statistics_of_single_values(norm: nn.Module, inputs: tuple[torch.Tensor, ...]) -> None:
+    """Let a PyTorch normalisation layer use its statistics for a batch of one row, which has no variance."""
+    if norm.training and inputs[0].numel() == inputs[0].shape[1]:
+        norm.training = False
 
 
 def _role(module: nn.Module, name: str, ndim: int) -> TensorRole:

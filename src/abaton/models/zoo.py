@@ -79,7 +79,8 @@ def cifar10_cnn(*, size: int = 24, classes: int = 10, response_norm: bool = True
 def resnet50(*, classes: int = 100) -> TorchModel:
     """Return the built-in ResNet-50 for 32x32 images: blocks 3, 4, 6, 3 after a 3x3 stem without pooling.
 
-    The scale and shift of its normalisation layers are shared; their running statistics stay at each site.
+    Running statistics of its normalisation layers are averaged over the sites; `PersonalLayersModel` with the patterns
+    `role:norm` and `role:statistic` leaves the normalisation layers at each site (FedBN).
     """
     return TorchModel(lambda: _ResNet((3, 4, 6, 3), classes))
 

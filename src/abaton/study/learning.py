@@ -213,11 +213,15 @@ class PersonalLayersSection(Section):
     def patterns(self, names: Collection[str]) -> list[str]:
         """Return the tensor patterns of personal layers in ``[learning]``; a layer's name means all its tensors.
 
+        `role:norm` and `role:statistic` mean the tensors of these roles.
+
         >>> PersonalLayersSection(layers=["2", "0.bias"]).patterns(["0.weight", "0.bias", "2.weight", "2.bias"])
         ['2.*', '0.bias']
         """
         return [
-            layer if any(fnmatchcase(name, layer) for name in names) else f"{layer}.*"
+            layer
+            if layer.startswith("role:") or any(fnmatchcase(name, layer) for name in names)
+            else f"{layer}.*"
             for layer in self.layers
         ]
 
