@@ -24,6 +24,14 @@ LIMITATIONS = (
 )
 """Limitations of the numbers."""
 
+_OPTIONAL_RESULTS = (
+    "interpretability",
+    "personal_models",
+    "cohort_description",
+    "performance",
+    "internal_external_validation",
+)
+
 BUDGET_LIMITATION = (
     "The privacy budget covers the updates that sites sent. The sums for scaling, the released counts of subjects, the "
     "evaluation counts and the local benefit of each site contain no noise."
@@ -64,7 +72,10 @@ def make_run_report(
         "created": row.created,
         "status": row.status,
         "study": recipe["study"],
-        "cohort": {"sites": recipe["cohort_reports"], "excluded_sites": recipe["excluded_sites"]},
+        "cohort": {
+            "sites": _complete_attrition(recipe["cohort_reports"], result),
+            "excluded_sites": recipe["excluded_sites"],
+        },
         "privacy": {
             "anonymity": recipe["anonymity"],
             "cohorts": recipe["cohorts"],
@@ -80,7 +91,7 @@ def make_run_report(
                 key: result[key]
                 for key in ("reason", "version", "seconds", "evaluation", "progress", "traffic")
             },
-            **{key: result[key] for key in ("interpretability", "personal_models") if key in result},
+            **{key: result[key] for key in _OPTIONAL_RESULTS if key in result},
             "training": _visible_progress(training_progress(models, journal, result["progress"])),
         },
         "provenance": {
@@ -90,6 +101,20 @@ def make_run_report(
             "baselines": settings["baselines"],
             "document": settings.get("study", ""),
         },
+    }
+
+
+def _complete_attrition(
+    cohort_reports: Mapping[str, Mapping[str, Any]], result: Mapping[str, Any]
+) -> dict[str, dict[str, Any]]:
+    """Return the cohorts of a run's report with the attrition up to the evaluated subjects, where it is known.
+
+    One attrition of a site is shown: two with different suppressed counts could be compared.
+    """
+    complete = (result.get("cohort_description") or {}).get("attrition", {})
+    return {
+        site: {**cohort, "attrition": complete[site]} if site in complete else dict(cohort)
+        for site, cohort in cohort_reports.items()
     }
 
 

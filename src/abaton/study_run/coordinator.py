@@ -32,6 +32,7 @@ from abaton.site import LoadedSiteConfig, ReleaseLog, build_consent_gate, load_s
 from abaton.site.factory import open_release_log
 from abaton.store import Journal, RunRow, Store, content_digest, default_folder, run_head
 from abaton.study import LearningSection, Study, study_from_toml, write_toml
+from abaton.study_run.cohort_description import describe_cohort
 from abaton.study_run.consent_roster import ConsentRoster, RemainingConsentGate, WallClock
 from abaton.study_run.consented_learner import ConsentedLearner
 from abaton.study_run.evaluation import evaluate_models, local_layers, train_baselines
@@ -44,6 +45,7 @@ from abaton.study_run.local_benefit import (
     save_personal_models,
     site_benefit,
 )
+from abaton.study_run.prediction_performance import performance_results, predict_test_rows
 from abaton.study_run.preparation import PreparedSite, PreparedSites, SiteSums, SplitTable, prepare_sites
 from abaton.study_run.preparation_state import CommonScale, PreparationState
 from abaton.study_run.site_releases import releasable_subjects, released_attrition, released_sums
@@ -516,7 +518,22 @@ class _StudyRun:
             ),
             "progress": [point for version_points in points for point in version_points],
             **self._interpretability(model, models[COMMUNITY], subjects, local),
+            "cohort_description": describe_cohort(self.study, prepared, subjects, model.layout.size),
+            **self._performance(model, models[COMMUNITY], subjects, local),
         }
+
+    def _performance(
+        self,
+        model: Model,
+        vector: Vector,
+        subjects: Mapping[str, frozenset[str]],
+        local: Mapping[str, Mapping[str, Vector]],
+    ) -> dict[str, Any]:
+        """Return the exact performance in a coordinated run of two classes on one machine."""
+        if len(self.prepared.classes) != 2 or not self.options.bootstrap_resamples:
+            return {}
+        predictions = predict_test_rows(self.prepared, model, vector, subjects, local)
+        return {"performance": performance_results(predictions, self.learning.evaluation.confidence_level)}
 
     def _interpretability(
         self,
