@@ -37,6 +37,7 @@ from abaton.study_run.consent_roster import ConsentRoster, RemainingConsentGate,
 from abaton.study_run.consented_learner import ConsentedLearner
 from abaton.study_run.evaluation import evaluate_models, local_layers, train_baselines
 from abaton.study_run.ingest import GateFactory, ProgressCallback, SiteIngest, ingest_sites
+from abaton.study_run.internal_external_validation import check_on_network, check_sites, validate_by_site
 from abaton.study_run.interpretability import combine_interpretability, explain_at_site, linear_coefficients
 from abaton.study_run.local_benefit import (
     LocalBenefitSettings,
@@ -311,6 +312,8 @@ def study_federation(
         for ingest in ingests
     ]
     prepared = prepare_sites(study, keyed, options.seed, stored, partial(_release_sums, study, options.seed))
+    if study.learning is not None:
+        check_sites(study.learning, prepared)
     wall_clock: WallClock = _real_clock
     if is_simulated:
         elapsed = _elapsed_seconds(store, run) if _has_withdrawals(prepared) else 0.0
@@ -520,7 +523,21 @@ class _StudyRun:
             **self._interpretability(model, models[COMMUNITY], subjects, local),
             "cohort_description": describe_cohort(self.study, prepared, subjects, model.layout.size),
             **self._performance(model, models[COMMUNITY], subjects, local),
+            **self._internal_external_validation(row.run, subjects, on_progress),
         }
+
+    def _internal_external_validation(
+        self, run: str, subjects: Mapping[str, frozenset[str]], on_progress: ProgressCallback
+    ) -> dict[str, Any]:
+        """Return the internal-external validation of a coordinated run, if the study requests it."""
+        if not self.learning.evaluation.internal_external:
+            return {}
+        on_progress("internal-external validation")
+        options = self.options
+        validation = validate_by_site(
+            self.learning, self.prepared, subjects, options.profiles, seed=options.seed, run=run
+        )
+        return {"internal_external_validation": validation}
 
     def _performance(
         self,
@@ -668,6 +685,7 @@ def _run_on_loopback(
     """Coordinate a study on a loopback network; refuse options that need a simulation or pooled rows."""
     from abaton.study_run.server import NetworkRunOptions, run_loopback
 
+    check_on_network(study)
     if options.profiles or options.baselines:
         raise SettingsError(
             "profiles and baselines are not available on a network",
