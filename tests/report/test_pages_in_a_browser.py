@@ -7,6 +7,7 @@ import json
 import pytest
 from selenium.webdriver.support.wait import WebDriverWait
 from tests.layout_overflow import MODES, faults, show_as, violations
+from tests.report.test_performance_tables import DESCRIPTION, PERFORMANCE, described_row
 from tests.report.test_privacy_report import full
 from tests.report.test_privacy_report import page as privacy_page_of
 from tests.report.test_privacy_report_in_a_browser import HOSTILE
@@ -69,6 +70,7 @@ PROFILE = {
 
 PAGES = {
     "study": (lambda: render_run_report(make_run_report(explained_row(), EVENTS)), [0.5, 0.8]),
+    "exact": (lambda: render_run_report(make_run_report(described_row(), EVENTS)), [0.5, 0.8]),
     "lab": (lambda: render_lab_report(lab(HOSTILE)), [0.5, 0.7, 0.8]),
     "compared": (
         lambda: render_comparison(compare_runs([lab(HOSTILE), lab("two", seed=2)])),
@@ -105,6 +107,13 @@ def test_figures_hold_the_data_and_nothing_is_fetched(browser, tmp_path, kind):
 WITHOUT_FIGURES = {
     "privacy": lambda: privacy_page_of(full()),
     "card": lambda: render_card_html(CARD),
+    "exact card": lambda: render_card_html(
+        {
+            **CARD,
+            "exact_performance": PERFORMANCE,
+            "events_per_parameter": DESCRIPTION["events_per_parameter"],
+        }
+    ),
     "profile": lambda: render_profile(PROFILE, HOSTILE),
 }
 

@@ -51,6 +51,9 @@ def make_model_card(run: Run) -> dict[str, Any]:
         "cohort": [_cohort(site, cohort) for site, cohort in report["cohort"]["sites"].items()],
         "performance": [_performance(row) for row in rows],
         "calibration": _calibration(run),
+        "events_per_parameter": (run.result.get("cohort_description") or {}).get("events_per_parameter"),
+        "exact_performance": run.result.get("performance"),
+        "internal_external_validation": run.result.get("internal_external_validation"),
         "permutation_importance": _permutation_importance(run),
         "personal_models": (run.result.get("personal_models") or {}).get("rows", []),
         "limitations": [

@@ -1,4 +1,7 @@
-"""Attrition of a cohort: subjects read, eligible, consented and retained, their rows, and reasons for exclusion."""
+"""Attrition of a cohort: subjects read, eligible, consented and retained, their rows, and reasons for exclusion.
+
+A run on one machine adds subjects that remain anonymous, those in force at its end, and those evaluated.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,9 @@ class AttritionStage(StrEnum):
     CONSENTED = "consented"
     RETAINED = "retained"
     ROWS = "rows"
+    ANONYMOUS = "anonymous"
+    IN_FORCE = "in_force"
+    EVALUATED = "evaluated"
 
 
 @dataclass(slots=True)

@@ -16,6 +16,9 @@ _LABELS = {
     "consented": "with a consent in force",
     "retained": "kept after de-identification",
     "rows": "in the feature table",
+    "anonymous": "in the common k-anonymous table",
+    "in_force": "with a consent in force at the end of the run",
+    "evaluated": "held-out test subjects, evaluated",
 }
 
 

@@ -8,6 +8,15 @@ from typing import Any
 
 from abaton.report.evaluation_figures import format_estimate, format_interval
 from abaton.report.html_renderer import page
+from abaton.report.performance_tables import (
+    calibration_facts,
+    events_table,
+    group_table,
+    heterogeneity_table,
+    heterogeneity_text,
+    validation_table,
+)
+from abaton.report.run_tables import Table
 from abaton.report.training_curves import metric_label
 
 
@@ -134,6 +143,7 @@ def _optional_sections(card: Mapping[str, Any]) -> Iterable[CardSection]:
         yield CardSection(
             "Calibration", text, columns=["predicted probability", "observed proportion"], rows=rows
         )
+    yield from _exact_sections(card)
     if card["permutation_importance"]:
         rows = [
             {"input": row["input"], "importance": format_interval(row["importance"])}
@@ -154,6 +164,35 @@ def _optional_sections(card: Mapping[str, Any]) -> Iterable[CardSection]:
         ]
         text = "Paired differences to the local-only model on each site's test subjects."
         yield CardSection("Local benefit", text, columns=list(rows[0]) if rows else [], rows=rows)
+
+
+def _exact_sections(card: Mapping[str, Any]) -> Iterable[CardSection]:
+    """Yield sections of the model card page that need single predictions; they are absent after a network run."""
+    performance, events, validation = (
+        card.get(key) for key in ("exact_performance", "events_per_parameter", "internal_external_validation")
+    )
+    if performance and performance["calibration"]:
+        yield CardSection("Calibration measures", facts=calibration_facts(performance["calibration"]))
+    if performance:
+        heterogeneity = performance["heterogeneity"]
+        text = heterogeneity_text(heterogeneity["auroc"])
+        yield _table_section("Heterogeneity between sites", text, heterogeneity_table(heterogeneity))
+        if performance["groups"]:
+            text = "Differences are to all subjects outside the group."
+            yield _table_section("Performance by group", text, group_table(performance["groups"]))
+    if validation:
+        text = "For each site the federation was run without it and evaluated on all its subjects."
+        yield _table_section("Internal-external validation", text, validation_table(validation))
+    if events:
+        text = f"The model has {events['parameters']} parameters and {events['columns']} input columns."
+        yield _table_section("Events per parameter", text, events_table(events))
+
+
+def _table_section(heading: str, text: str, table: Table) -> CardSection:
+    columns, rows = table
+    return CardSection(
+        heading, text, columns=columns, rows=[dict(zip(columns, row, strict=True)) for row in rows]
+    )
 
 
 def render_card_markdown(card: Mapping[str, Any]) -> str:

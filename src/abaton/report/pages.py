@@ -6,13 +6,14 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from abaton.report import privacy_report, run_tables
+from abaton.report import performance_tables, privacy_report, run_tables
 from abaton.report.cohort_flow import cohort_flow_data
 from abaton.report.evaluation_figures import calibration_figure, forest_figure, model_colours, roc_figure
 from abaton.report.experiment_figures import partition_figure
 from abaton.report.html_renderer import PageAssets, page
 from abaton.report.interpretability_figures import make_interpretability_figures
 from abaton.report.learner_figures import TITLES
+from abaton.report.performance_tables import NOT_RELEASED, performance_figures
 from abaton.report.run_comparison import (
     comparison_figures,
     difference_rows,
@@ -22,6 +23,7 @@ from abaton.report.run_comparison import (
     target_rows,
 )
 from abaton.report.training_curves import Figure, metric_label, progress_figures
+from abaton.report.tripod_checklist import checklist_table
 
 
 def render_report(report: Mapping[str, Any], assets: PageAssets | None = None) -> str:
@@ -37,6 +39,8 @@ def render_run_report(report: Mapping[str, Any], assets: PageAssets | None = Non
         assets: Style and scripts; embedded by default.
     """
     interpretability = make_interpretability_figures(report["results"])
+    if report["results"].get("performance"):
+        interpretability.pop("decision", None)  # the exact curve with its band is shown instead
     sections = [report["results"].get(key, {}) for key in ("interpretability", "personal_models")]
     return page(
         "run.html",
@@ -50,6 +54,9 @@ def render_run_report(report: Mapping[str, Any], assets: PageAssets | None = Non
         flow=cohort_flow_data(report["cohort"]["sites"]),
         colours=colours_of(report["results"]["evaluation"]),
         tables=run_tables,
+        exact=performance_tables,
+        checklist=checklist_table(report["results"]),
+        not_released=NOT_RELEASED,
         titles=TITLES,
     )
 
@@ -85,7 +92,7 @@ def run_figures(report: Mapping[str, Any]) -> dict[str, Figure]:
     figures["models"] = forest_figure(overall, metric, colours)
     community = [row for row in evaluation["rows"] if row["model"] == "community"]
     figures["groups"] = forest_figure(community, metric, colours, show_counts=True)
-    return figures
+    return {**figures, **performance_figures(results.get("performance"))}
 
 
 def render_lab_report(report: Mapping[str, Any], assets: PageAssets | None = None) -> str:

@@ -24,6 +24,14 @@ LIMITATIONS = (
 )
 """Limitations of the numbers."""
 
+_OPTIONAL_RESULTS = (
+    "interpretability",
+    "personal_models",
+    "cohort_description",
+    "performance",
+    "internal_external_validation",
+)
+
 BUDGET_LIMITATION = (
     "The privacy budget covers the updates that sites sent. The sums for scaling, the released counts of subjects, the "
     "evaluation counts and the local benefit of each site contain no noise."
@@ -64,7 +72,10 @@ def make_run_report(
         "created": row.created,
         "status": row.status,
         "study": recipe["study"],
-        "cohort": {"sites": recipe["cohort_reports"], "excluded_sites": recipe["excluded_sites"]},
+        "cohort": {
+            "sites": _complete_attrition(recipe["cohort_reports"], result),
+            "excluded_sites": recipe["excluded_sites"],
+        },
         "privacy": {
             "anonymity": recipe["anonymity"],
             "cohorts": recipe["cohorts"],
@@ -81,7 +92,7 @@ def make_run_report(
                 for key in ("reason", "version", "seconds", "evaluation", "progress", "traffic")
             },
             "robustness": _robustness(result),
-            **{key: result[key] for key in ("interpretability", "personal_models") if key in result},
+            **{key: result[key] for key in _OPTIONAL_RESULTS if key in result},
             "training": _visible_progress(training_progress(models, journal, result["progress"])),
         },
         "provenance": {
@@ -99,6 +110,20 @@ def _robustness(result: Mapping[str, Any]) -> dict[str, Any]:
     counts = ("clipped_updates", "capped_updates", "capped_evaluations")
     setting = result.get("robustness", "none")
     return {"setting": setting, **({key: result[key] for key in counts} if setting == "capped" else {})}
+
+
+def _complete_attrition(
+    cohort_reports: Mapping[str, Mapping[str, Any]], result: Mapping[str, Any]
+) -> dict[str, dict[str, Any]]:
+    """Return the cohorts of a run's report with the attrition up to the evaluated subjects, where it is known.
+
+    One attrition of a site is shown: two with different suppressed counts could be compared.
+    """
+    complete = (result.get("cohort_description") or {}).get("attrition", {})
+    return {
+        site: {**cohort, "attrition": complete[site]} if site in complete else dict(cohort)
+        for site, cohort in cohort_reports.items()
+    }
 
 
 def _spent_epsilon(models: Sequence[ModelRow]) -> float | None:

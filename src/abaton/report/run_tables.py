@@ -101,7 +101,7 @@ def settings_of(method: Mapping[str, Any], origin: Mapping[str, Any]) -> dict[st
     return {name: value for name, value in settings.items() if value is not None}
 
 
-STAGES = ("read", "eligible", "consented", "retained", "rows")
+STAGES = ("read", "eligible", "consented", "retained", "rows", "anonymous", "in_force", "evaluated")
 """Stages of the attrition, in order."""
 
 _COMPONENTS = ("scheduler", "robust_aggregation", "server_optimiser", "privacy", "personal_layers", "plugins")
@@ -125,7 +125,7 @@ def stage_table(sites: Mapping[str, Mapping[str, Any]]) -> Table:
     for site, released in sites.items():
         attrition = {step["stage"]: step["subjects"] for step in released.get("attrition", ())}
         rows.append((site, *(attrition.get(stage, "–") for stage in STAGES)))
-    return ("site", *STAGES), rows
+    return ("site", *(stage.replace("_", " ") for stage in STAGES)), rows
 
 
 def reason_table(sites: Mapping[str, Mapping[str, Any]]) -> Table:
@@ -134,7 +134,7 @@ def reason_table(sites: Mapping[str, Mapping[str, Any]]) -> Table:
     for site, released in sites.items():
         for step in released.get("attrition", ()):
             excluded = [(entry["reason"].replace("_", " "), entry["subjects"]) for entry in step["excluded"]]
-            rows += [(site, step["stage"], *entry) for entry in excluded]
+            rows += [(site, step["stage"].replace("_", " "), *entry) for entry in excluded]
         rows += [
             (site, "records skipped", entry["reason"], entry["count"])
             for entry in released.get("skipped", ())

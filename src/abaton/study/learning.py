@@ -297,6 +297,21 @@ class LearningSection(Section):
                 "remove 'hazard_intervals'",
             )
         yield from self._personalisation_problems()
+        if self.evaluation.internal_external:
+            yield from self._internal_external_problems()
+
+    def _internal_external_problems(self) -> Iterator[tuple[KeyPath, str, str]]:
+        path = ("evaluation", "internal_external")
+        if self.task != "classification":
+            yield path, f"the task '{self.task}' has no internal-external validation", "remove it"
+        if self.personal_layers is not None:
+            yield path, "an omitted site has no personal layers", "remove it or [learning.personal_layers]"
+        if self.privacy is not None:
+            yield (
+                path,
+                "each run without a site would need its own privacy budget",
+                "remove it or [learning.privacy]",
+            )
 
     def _personalisation_problems(self) -> Iterator[tuple[KeyPath, str, str]]:
         for i, method in enumerate(self.personalise):

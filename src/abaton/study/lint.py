@@ -31,6 +31,8 @@ def lint_study(study: Study, today: date) -> list[str]:
         remarks.append(f"study.enrolment: enrolment closed on {identification.enrolment.end.isoformat()}")
     if identification.period.end and identification.period.end < today:
         remarks.append(f"study.period: the study ended on {identification.period.end.isoformat()}")
+    if study.learning is not None and study.learning.evaluation.internal_external:
+        remarks.append("learning.evaluation.internal_external: on one machine only; a network run is refused")
     for i, criterion in enumerate(study.eligibility.criteria):
         if criterion.type == "lifespan" or (
             criterion.has_bounds and criterion.type not in ("age", "observation")

@@ -32,10 +32,12 @@ from abaton.site import LoadedSiteConfig, ReleaseLog, build_consent_gate, load_s
 from abaton.site.factory import open_release_log
 from abaton.store import Journal, RunRow, Store, content_digest, default_folder, run_head
 from abaton.study import LearningSection, Study, study_from_toml, write_toml
+from abaton.study_run.cohort_description import describe_cohort
 from abaton.study_run.consent_roster import ConsentRoster, RemainingConsentGate, WallClock
 from abaton.study_run.consented_learner import ConsentedLearner
 from abaton.study_run.evaluation import evaluate_models, local_layers, train_baselines
 from abaton.study_run.ingest import GateFactory, ProgressCallback, SiteIngest, ingest_sites
+from abaton.study_run.internal_external_validation import check_on_network, check_sites, validate_by_site
 from abaton.study_run.interpretability import combine_interpretability, explain_at_site, linear_coefficients
 from abaton.study_run.local_benefit import (
     LocalBenefitSettings,
@@ -44,6 +46,7 @@ from abaton.study_run.local_benefit import (
     save_personal_models,
     site_benefit,
 )
+from abaton.study_run.prediction_performance import performance_results, predict_test_rows
 from abaton.study_run.preparation import PreparedSite, PreparedSites, SiteSums, SplitTable, prepare_sites
 from abaton.study_run.preparation_state import CommonScale, PreparationState
 from abaton.study_run.site_releases import releasable_subjects, released_attrition, released_sums
@@ -309,6 +312,8 @@ def study_federation(
         for ingest in ingests
     ]
     prepared = prepare_sites(study, keyed, options.seed, stored, partial(_release_sums, study, options.seed))
+    if study.learning is not None:
+        check_sites(study.learning, prepared)
     wall_clock: WallClock = _real_clock
     if is_simulated:
         elapsed = _elapsed_seconds(store, run) if _has_withdrawals(prepared) else 0.0
@@ -516,7 +521,36 @@ class _StudyRun:
             ),
             "progress": [point for version_points in points for point in version_points],
             **self._interpretability(model, models[COMMUNITY], subjects, local),
+            "cohort_description": describe_cohort(self.study, prepared, subjects, model.layout.size),
+            **self._performance(model, models[COMMUNITY], subjects, local),
+            **self._internal_external_validation(row.run, subjects, on_progress),
         }
+
+    def _internal_external_validation(
+        self, run: str, subjects: Mapping[str, frozenset[str]], on_progress: ProgressCallback
+    ) -> dict[str, Any]:
+        """Return the internal-external validation of a coordinated run, if the study requests it."""
+        if not self.learning.evaluation.internal_external:
+            return {}
+        on_progress("internal-external validation")
+        options = self.options
+        validation = validate_by_site(
+            self.learning, self.prepared, subjects, options.profiles, seed=options.seed, run=run
+        )
+        return {"internal_external_validation": validation}
+
+    def _performance(
+        self,
+        model: Model,
+        vector: Vector,
+        subjects: Mapping[str, frozenset[str]],
+        local: Mapping[str, Mapping[str, Vector]],
+    ) -> dict[str, Any]:
+        """Return the exact performance in a coordinated run of two classes on one machine."""
+        if len(self.prepared.classes) != 2 or not self.options.bootstrap_resamples:
+            return {}
+        predictions = predict_test_rows(self.prepared, model, vector, subjects, local)
+        return {"performance": performance_results(predictions, self.learning.evaluation.confidence_level)}
 
     def _interpretability(
         self,
@@ -651,6 +685,7 @@ def _run_on_loopback(
     """Coordinate a study on a loopback network; refuse options that need a simulation or pooled rows."""
     from abaton.study_run.server import NetworkRunOptions, run_loopback
 
+    check_on_network(study)
     if options.profiles or options.baselines:
         raise SettingsError(
             "profiles and baselines are not available on a network",

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from abaton.anonymity import AnonymitySettings
+from abaton.disclosure.attrition import Attrition
 from abaton.errors import AbatonError, SettingsError
 from abaton.features import DataQualityReport, FeatureTable
 from abaton.site import (
@@ -50,6 +51,7 @@ class SiteIngest:
         pseudonym_for_patient: Returns the registry pseudonym of a Patient id; empty without a registry.
         patients_without_consent: Patient ids that were read and have no consent, or no longer.
         subjects_before_anonymisation: Subjects with a row before anonymisation.
+        attrition: Exact attrition up to the rows; never leaves the site.
     """
 
     file: LoadedSiteConfig
@@ -62,6 +64,7 @@ class SiteIngest:
     pseudonym_for_patient: Callable[[str], str] = field(default=lambda patient: "", repr=False)
     patients_without_consent: frozenset[str] = field(default=frozenset(), repr=False)
     subjects_before_anonymisation: frozenset[str] = field(default=frozenset(), repr=False)
+    attrition: Attrition | None = field(default=None, repr=False)
 
     @property
     def name(self) -> str:
@@ -152,6 +155,7 @@ def _build_table(file: LoadedSiteConfig, site: SitePipeline) -> SiteIngest:
         summary.to_row(),
         problem,
         subjects_before_anonymisation=subjects,
+        attrition=site.attrition,
     )
     key = pseudonym_key(site.gate)
     if key is None:

@@ -103,6 +103,7 @@ class PreparedSites:
         preparation: Recoding, scaling and splits, for resuming the run.
         anonymity: Anonymity settings and the common recoding, suppressed; None if the study requires no anonymity.
         cohort_reports: Suppressed cohort report of every site.
+        splits: Tables of the sites before scaling, in the order of the sites; they never leave this machine.
     """
 
     sites: tuple[PreparedSite, ...]
@@ -112,6 +113,7 @@ class PreparedSites:
     preparation: PreparationState
     anonymity: Mapping[str, Any] | None
     cohort_reports: Mapping[str, Mapping[str, Any]]
+    splits: tuple[SplitTable, ...] = field(default=(), repr=False)
 
     @property
     def label(self) -> tuple[float, float]:
@@ -198,7 +200,14 @@ def prepare_sites(
     first = split_tables[0].table
     preparation = PreparationState(recoding, histograms, scale, splits)
     return PreparedSites(
-        sites, excluded, first.columns, first.classes, preparation, anonymity, cohort_reports
+        sites,
+        excluded,
+        first.columns,
+        first.classes,
+        preparation,
+        anonymity,
+        cohort_reports,
+        tuple(split_tables),
     )
 
 

@@ -44,6 +44,7 @@ from abaton.study import LearningSection, Study, study_from_toml, write_toml
 from abaton.study_run.coordinator import STUDY_RECIPE, StudyOptions, deployment_data, study_facts
 from abaton.study_run.evaluation import evaluate_counts
 from abaton.study_run.ingest import ProgressCallback
+from abaton.study_run.internal_external_validation import check_on_network
 from abaton.study_run.interpretability import combine_interpretability, linear_coefficients
 from abaton.study_run.invitation import make_membership
 from abaton.study_run.local_benefit import add_benefits
@@ -520,6 +521,7 @@ class StudyServer:
         Raises:
             AbatonError: The controller failed.
         """
+        check_on_network(self.study)
         try:
             self.centre.start()
             with atomic_write(self.centre.folder / "study.toml") as temporary_path:

@@ -1,0 +1,127 @@
+"""Random-effects meta-analysis of the sites' AUROC, and differences of AUROC between groups of subjects.
+
+Each site contributes its AUROC and standard error (DeLong et al., 1988) on the logit scale. Heterogeneity is estimated
+by DerSimonian and Laird, the interval of the mean by Hartung and Knapp, the prediction interval as by Higgins et al.
+(2009) with the Hartung-Knapp standard error. Results speak of hospitals like those in the analysis.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+
+import numpy as np
+from numpy.typing import NDArray
+
+from abaton.metrics.classification import MetricEstimate
+
+MIN_SITES_FOR_PREDICTION = 5
+"""Fewest sites with a prediction interval: with fewer the heterogeneity is hardly known."""
+
+
+@dataclass(frozen=True, slots=True)
+class MetaAnalysis:
+    """Result of a random-effects meta-analysis on the scale of the metric.
+
+    Attributes:
+        mean: Mean over sites with its interval.
+        prediction: Interval in which the metric of another such site is expected; None with few sites.
+        tau2: Variance between sites on the analysed scale.
+        i2: Fraction of the variation that is due to heterogeneity.
+        q: Cochran's Q.
+        sites: Number of sites.
+    """
+
+    mean: MetricEstimate
+    prediction: tuple[float, float] | None
+    tau2: float
+    i2: float
+    q: float
+    sites: int
+
+
+def auroc_with_error(scores: NDArray[np.floating], labels: NDArray[np.integer]) -> tuple[float, float]:
+    """Return the AUROC and DeLong's standard error for a meta-analysis; NaN with fewer than two of a class.
+
+    >>> auroc_with_error(np.array([0.1, 0.4, 0.35, 0.8]), np.array([0, 0, 1, 1]))
+    (0.75, 0.3535533905932738)
+    """
+    is_case = np.asarray(labels).astype(bool)
+    values = np.asarray(scores, np.float64)
+    cases, controls = values[is_case], values[~is_case]
+    if min(len(cases), len(controls)) < 2:
+        return float("nan"), float("nan")
+    by_case = _win_fraction(cases, controls)
+    by_control = 1 - _win_fraction(controls, cases)
+    variance = by_case.var(ddof=1) / len(cases) + by_control.var(ddof=1) / len(controls)
+    return float(by_case.mean()), float(np.sqrt(variance))
+
+
+def _win_fraction(values: NDArray[np.float64], others: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return for each value the fraction of others below it, ties counting one half."""
+    ordered = np.sort(others)
+    below, up_to = (np.searchsorted(ordered, values, side=side) for side in ("left", "right"))
+    return np.asarray((below + up_to) / (2 * len(others)))
+
+
+def auroc_interval(value: float, standard_error: float, level: float = 0.95) -> MetricEstimate:
+    """Return an AUROC with its interval on the logit scale, as the meta-analysis uses it; no interval at 0 and 1."""
+    if not (0 < value < 1 and standard_error > 0):
+        return MetricEstimate(value, float("nan"), float("nan"))
+    half_width = _quantile(level) * standard_error / (value * (1 - value))
+    logit = np.log(value / (1 - value))
+    return MetricEstimate(value, float(_expit(logit - half_width)), float(_expit(logit + half_width)))
+
+
+def auroc_difference(one: MetricEstimate, other: MetricEstimate) -> MetricEstimate:
+    """Return the difference of the AUROCs of two groups of subjects; its interval combines theirs (MOVER, Newcombe).
+
+    >>> print(auroc_difference(MetricEstimate(0.8, 0.7, 0.9), MetricEstimate(0.7, 0.6, 0.8)))
+    0.100 (-0.041 to 0.241)
+    """
+    difference = one.value - other.value
+    low = difference - float(np.hypot(one.value - one.low, other.high - other.value))
+    high = difference + float(np.hypot(one.high - one.value, other.value - other.low))
+    return MetricEstimate(difference, low, high)
+
+
+def combine_auroc(
+    values: Sequence[float], standard_errors: Sequence[float], level: float = 0.95
+) -> MetaAnalysis | None:
+    """Combine the AUROCs of sites by a random-effects meta-analysis on the logit scale; None with fewer than two sites.
+
+    Sites without a standard error, or with an AUROC of 0 or 1, are dropped.
+    """
+    from scipy.stats import t
+
+    pairs = [
+        (a, s) for a, s in zip(values, standard_errors, strict=True) if 0 < a < 1 and np.isfinite(s) and s > 0
+    ]
+    if len(pairs) < 2:
+        return None
+    auroc, error = np.array(pairs).T
+    y, variance = np.log(auroc / (1 - auroc)), (error / (auroc * (1 - auroc))) ** 2
+    degrees, weights = len(y) - 1, 1 / variance
+    q = float((weights * (y - (weights @ y) / weights.sum()) ** 2).sum())
+    tau2 = max(0.0, (q - degrees) / float(weights.sum() - (weights**2).sum() / weights.sum()))
+    weights = 1 / (variance + tau2)
+    mean = float(weights @ y / weights.sum())
+    mean_variance = float((weights * (y - mean) ** 2).sum() / (degrees * weights.sum()))
+    half_width = t.ppf((1 + level) / 2, degrees) * np.sqrt(mean_variance)
+    prediction = None
+    if len(y) >= MIN_SITES_FOR_PREDICTION:
+        spread = t.ppf((1 + level) / 2, len(y) - 2) * np.sqrt(tau2 + mean_variance)
+        prediction = float(_expit(mean - spread)), float(_expit(mean + spread))
+    estimate = MetricEstimate(
+        *(float(_expit(value)) for value in (mean, mean - half_width, mean + half_width))
+    )
+    return MetaAnalysis(estimate, prediction, tau2, max(0.0, (q - degrees) / q) if q else 0.0, q, len(y))
+
+
+def _expit(value: float) -> float:
+    return float(1 / (1 + np.exp(-value)))
+
+
+def _quantile(level: float) -> float:
+    return NormalDist().inv_cdf((1 + level) / 2)
