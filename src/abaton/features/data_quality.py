@@ -31,6 +31,7 @@ class MissingReason(StrEnum):
     NOT_READ = "record not readable by the view"
     NO_LABEL = "no label"
     CENSORED = "incomplete follow-up"
+    SHORT_FOLLOW_UP = "follow-up too short for the outcome window"
     BEFORE = "event before the index date"
     ONE_CLASS = "only one class"
     NO_EVENT = "no event"
@@ -53,6 +54,10 @@ _REMEDY = {
     MissingReason.NOT_READ: "ask the research centre: a column expects one value of one type",
     MissingReason.NO_LABEL: "complete the records of the label; subjects without a label are excluded",
     MissingReason.CENSORED: "these subjects are excluded",
+    MissingReason.SHORT_FOLLOW_UP: (
+        "excluding them raises the risk by more than 10 %: ask the research centre for a time to event (up_to with "
+        "task = 'survival'), which uses incomplete follow-up"
+    ),
     MissingReason.BEFORE: "these subjects are excluded",
     MissingReason.ONE_CLASS: "the site can hardly train or validate a model",
     MissingReason.NO_EVENT: "the site contributes censored times only and cannot evaluate a model",
