@@ -443,3 +443,15 @@ def test_bad_knots_have_the_line_of_the_shorthand(line, what):
     (problem,) = problems(text)
     number = text.splitlines().index(line) + 1
     assert problem.startswith(f"study.toml:{number}: {what}")
+
+
+def test_plausible_ranges_are_the_same_in_every_form():
+    line = 'systolic = { loinc = "8480-6", unit = "mm[Hg]", plausible = [60, 280], on_implausible = "keep" }'
+    study = study_from_toml(with_inputs(line))
+    (systolic,) = study.features.inputs
+    assert (systolic.plausible, systolic.on_implausible) == ((60.0, 280.0), "keep")
+    assert study_from_toml(write_toml(study)).hash == study.hash
+    assert study_from_json(json.dumps(write_bundle(study))).hash == study.hash
+    assert "plausible from 60 to 280 with implausible values" in describe(study)
+    (problem,) = problems(with_inputs(line.replace("[60, 280]", "[280, 60]")))
+    assert "'plausible' is not a range" in problem

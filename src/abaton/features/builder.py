@@ -26,7 +26,11 @@ from abaton.features.specification import Imputation, InputSpec, LabelKind, Reso
 from abaton.features.table import FeatureTable, encode_input, feature_columns
 from abaton.record_types import DeidentifiedRecord
 
-_UNITS = (MissingReason.NO_UNIT, MissingReason.UNKNOWN_UNIT, MissingReason.OTHER_UNIT)
+_UNITS = (
+    *(MissingReason.NO_UNIT, MissingReason.UNKNOWN_UNIT, MissingReason.OTHER_UNIT),
+    MissingReason.MOSTLY_IMPLAUSIBLE,
+)
+_MIN_IMPLAUSIBLE = 5  # subjects with an implausible value from which on the unit is in doubt
 _MAX_RISK_RATIO = 1.1  # of the risk without censored subjects to that by Kaplan and Meier
 
 
@@ -243,6 +247,9 @@ def _on_input(
 ) -> Iterator[DataQualityIssue]:
     if not counts.rows:
         yield DataQualityIssue(input_spec.name, MissingReason.NO_ROWS, "0")
+    implausible = counts.reasons[MissingReason.IMPLAUSIBLE]
+    if implausible >= max(_MIN_IMPLAUSIBLE, spec.min_cell_count) and implausible > counts.subjects / 2:
+        counts.reasons[MissingReason.MOSTLY_IMPLAUSIBLE] = counts.reasons.pop(MissingReason.IMPLAUSIBLE)
     yield from _on_counts(
         input_spec.name, counts, spec.min_cell_count, units_are_fatal=input_spec.on_unit_mismatch == "refuse"
     )

@@ -235,6 +235,8 @@ class InputSpec(QuantityColumn):
     band_width: float | None = Field(None, gt=0)
     spline: tuple[float, ...] = ()
     scale: Literal["log"] | None = None
+    plausible: tuple[float, ...] = ()
+    on_implausible: Literal["keep"] | None = None
     imputation: Imputation = Imputation.MEAN
     fill_value: float | str | None = None
     missing_indicator: bool = False
@@ -261,6 +263,10 @@ class InputSpec(QuantityColumn):
                 raise field_error(f"'{key}' is not a key of kind '{kind}'", f"remove '{key}'")
         if kind is InputKind.CATEGORY:
             _check_categories(self.categories, 1)
+        if self.plausible and (len(self.plausible) != 2 or self.plausible[0] >= self.plausible[1]):
+            raise field_error(
+                "'plausible' is not a range", "give the lowest and the highest value: plausible = [50, 300]"
+            )
         if self.spline:
             _check_knots(self.spline, is_log=self.scale == "log")
         elif self.scale is not None:
@@ -304,6 +310,8 @@ _KEY_KINDS: dict[str, tuple[InputKind, ...]] = {
     "band_width": (InputKind.NUMBER, InputKind.AGE),
     "spline": (InputKind.NUMBER, InputKind.AGE, InputKind.COUNT),
     "scale": (InputKind.NUMBER, InputKind.AGE, InputKind.COUNT),
+    "plausible": (InputKind.NUMBER, InputKind.AGE),
+    "on_implausible": (InputKind.NUMBER, InputKind.AGE),
 }
 _MIN_KNOTS, _MAX_KNOTS = 3, 7
 _MIN_KNOT_GAP = 0.01  # of the distance between the outer knots

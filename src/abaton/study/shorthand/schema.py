@@ -109,6 +109,8 @@ class ShortInput(ShortRows):
     band_width: float | None = None
     spline: tuple[float, ...] = ()
     scale: Literal["log"] | None = None
+    plausible: tuple[float, ...] = ()
+    on_implausible: Literal["keep"] | None = None
     after_index: bool = False
 
     @model_validator(mode="after")
