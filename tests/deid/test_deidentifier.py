@@ -319,8 +319,36 @@ def test_only_listed_elements_pass_with_what_r4_requires():
 
 def test_counts_answer_without_records():
     make = maker((DataRequirement("Observation", RequirementPurpose.COUNT, codes=(TEMPERATURE,)),))
-    assert all(run(make, observation(i)) is None for i in range(7))
+    of_subjects = [observation(i) | {"subject": {"reference": f"Patient/{i}"}} for i in range(7)]
+    assert all(run(make, record) is None for record in of_subjects)
     assert make.take_counts().requirement_counts == {"count 1 Observation": 7}
+
+
+def test_a_count_is_one_of_people_not_of_records():
+    wants = (
+        DataRequirement("Observation", RequirementPurpose.COUNT, codes=(TEMPERATURE,)),
+        DataRequirement("Patient", RequirementPurpose.COUNT),
+    )
+    make, other = maker(wants), maker(wants)
+    for i in range(12):  # one person, named in three ways, and a record without a subject
+        run(make, observation(i))
+        run(make, observation(100 + i) | {"subject": {"reference": "http://x/Patient/p/_history/2"}})
+    person = {"resourceType": "Patient", "id": "p"}
+    entries = [
+        {"fullUrl": "urn:uuid:0d7e6a3c-7a4f-4a40-9c5c-4f3e55d2a111", "resource": person},
+        {
+            "resource": observation(50)
+            | {"subject": {"reference": "urn:uuid:0d7e6a3c-7a4f-4a40-9c5c-4f3e55d2a111"}}
+        },
+    ]
+    run(make, {"resourceType": "Bundle", "type": "collection", "entry": entries})
+    run(make, {key: value for key, value in observation(60).items() if key != "subject"})
+    counts = make.take_counts()
+    assert counts.requirement_counts == {"count 1 Observation": 1, "count 2 Patient": 1}
+    run(other, observation(1))  # another file of the same person, in another process
+    run(other, observation(2) | {"subject": {"reference": "Patient/q"}})
+    counts.add(other.take_counts())
+    assert counts.row()["requirement_counts"] == {"count 1 Observation": 2, "count 2 Patient": 1}
 
 
 def test_an_age_replaces_dates():

@@ -391,6 +391,6 @@ def _print_counts(
     rows = [(path, reason, count) for (path, reason), count in sorted(dropped)]
     table("dropped", ["path", "reason", "count"], rows)
     if requirement_counts:
-        table("required counts", ["data requirement", "count"], list(requirement_counts.items()))
+        table("required counts", ["data requirement", "subjects"], list(requirement_counts.items()))
     if counts.refused:
         note(f"{counts.refused:,} refused and not written")

@@ -51,7 +51,7 @@ class BundleDeidentifier:
             if raw_entries.__class__ is list
             else []
         )
-        ambiguous = ambiguous_ids(entries)
+        ambiguous, patients = ambiguous_ids(entries), self._patients(entries)
         known, read, has_requirements = (
             resource_types(),
             self._deidentifier.log.read,
@@ -72,7 +72,11 @@ class BundleDeidentifier:
             read.append(resource_type)
             if resource_type == "Patient" and self._deidentifier.link_identifier:
                 self._deidentifier.link_patient(resource)
-            part = self._deidentifier.minimise(resource, resource_type) if has_requirements else resource
+            part = (
+                self._deidentifier.minimise(resource, resource_type, patients)
+                if has_requirements
+                else resource
+            )
             if id(resource) in dropped_ids:
                 self._deidentifier.log.dropped_resources.append((resource_type, dropped_ids[id(resource)]))
                 part = None
@@ -174,6 +178,21 @@ class BundleDeidentifier:
         if entries:
             out["entry"] = entries
         return out
+
+    def _patients(self, entries: list[dict[str, Any]]) -> dict[str, str]:
+        """Return the Patient that each ``fullUrl`` of a Bundle names, if the study counts subjects."""
+        requirements = self._deidentifier.request.requirements
+        if not any(requirement.purpose is RequirementPurpose.COUNT for requirement in requirements):
+            return {}
+        resources = [(entry.get("fullUrl"), entry.get("resource")) for entry in entries]
+        return {
+            url: f"Patient/{resource['id']}"
+            for url, resource in resources
+            if isinstance(url, str)
+            and isinstance(resource, dict)
+            and resource.get("resourceType") == "Patient"
+            and isinstance(resource.get("id"), str)
+        }
 
     def _requires_age(self, resource_type: str) -> bool:
         ages = {

@@ -79,7 +79,7 @@ class TransformLog:
         "kept_resources",
         "passes",
         "read",
-        "requirement_counts",
+        "requirement_subjects",
         "shape_drops",
     )
 
@@ -90,7 +90,7 @@ class TransformLog:
         self.dropped_resources: list[tuple[str, str]] = []
         self.read: list[str] = []
         self.kept_resources: list[str] = []
-        self.requirement_counts: list[str] = []
+        self.requirement_subjects: list[tuple[str, int]] = []
 
     def _lists(self) -> tuple[list[Any], ...]:
         return (
@@ -100,7 +100,7 @@ class TransformLog:
             self.dropped_resources,
             self.read,
             self.kept_resources,
-            self.requirement_counts,
+            self.requirement_subjects,
         )
 
     def mark(self) -> tuple[int, ...]:

@@ -11,7 +11,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -39,6 +39,7 @@ from abaton.deid.settings import (
 )
 from abaton.deid.transform_counts import TransformCounts
 from abaton.errors import RefusedError
+from abaton.fhir.bundles import SUBJECT_ELEMENTS, reference_target
 from abaton.fhir.elements import element_table, resource_types
 from abaton.fhir.json_format import check_depth
 from abaton.fhir.terminology import known_profiles
@@ -284,13 +285,25 @@ class Deidentifier:
         type_name: str = resource_type
         return type_name
 
-    def minimise(self, raw: dict[str, Any], resource_type: str) -> dict[str, Any] | None:
-        """Minimise a resource before it is de-identified: return the elements the study requires, or None."""
+    def minimise(
+        self, raw: dict[str, Any], resource_type: str, patients: Mapping[str, str] | None = None
+    ) -> dict[str, Any] | None:
+        """Minimise a resource before it is de-identified: return the elements the study requires, or None.
+
+        Args:
+            raw: The resource.
+            resource_type: Its type.
+            patients: For a Bundle, the Patient (``Patient/1``) that each ``fullUrl`` names.
+        """
         if not self.request.requirements:
             return raw
         for name, requirement in self.minimiser.matching_requirements(raw, resource_type):
             if requirement.purpose is RequirementPurpose.COUNT:
-                self.log.requirement_counts.append(f"count {name}")
+                subject = _subject_name(raw, resource_type)
+                subject = (patients or {}).get(subject, subject)
+                if subject:  # a record without a subject is no person's
+                    digest = self.pseudonyms.secret_integer("count", subject)
+                    self.log.requirement_subjects.append((f"count {name}", digest))
         part = self.minimiser.select_elements(raw, resource_type, self.log)
         if part is None:
             self.log.dropped_resources.append((resource_type, "not needed by the study"))
@@ -465,3 +478,10 @@ def _deep_copy(node: Any) -> Any:
     if node.__class__ is dict:
         return {key: _deep_copy(item) for key, item in node.items()}
     return [_deep_copy(item) for item in node] if node.__class__ is list else node
+
+
+def _subject_name(raw: dict[str, Any], resource_type: str) -> str:
+    """Return one name for the subject of a resource to de-identify; empty if it names none."""
+    if resource_type == "Patient":
+        return f"Patient/{raw['id']}" if isinstance(raw.get("id"), str) else ""
+    return next((name for key in SUBJECT_ELEMENTS if (name := reference_target(raw.get(key)))), "")

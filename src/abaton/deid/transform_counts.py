@@ -15,6 +15,9 @@ PathReason = tuple[str, str]  # path of the element, or resource type; and the r
 class TransformCounts:
     """Counts of a de-identification, which can be added.
 
+    ``requirement_subjects`` has a keyed digest of each subject that a required count includes, so that a subject with
+    records in several files counts once.
+
     >>> one, other = TransformCounts(), TransformCounts()
     >>> one.read["Patient"] += 1
     >>> other.read["Patient"] += 2
@@ -28,7 +31,7 @@ class TransformCounts:
     dropped_resources: Counter[PathReason] = field(default_factory=Counter)
     dropped: Counter[PathReason] = field(default_factory=Counter)
     passed: Counter[PathReason] = field(default_factory=Counter)
-    requirement_counts: Counter[str] = field(default_factory=Counter)
+    requirement_subjects: dict[str, set[int]] = field(default_factory=dict)
     refused: int = 0
 
     def add_log(self, log: TransformLog) -> None:
@@ -38,7 +41,8 @@ class TransformCounts:
         self.dropped_resources.update(log.dropped_resources)
         self.dropped.update(log.drops)
         self.passed.update(log.passes)
-        self.requirement_counts.update(log.requirement_counts)
+        for name, subject in log.requirement_subjects:
+            self.requirement_subjects.setdefault(name, set()).add(subject)
         for dropped, count in Counter(log.shape_drops).items():
             for path_reason in dropped.drops:
                 self.dropped[path_reason] += count
@@ -51,8 +55,14 @@ class TransformCounts:
         self.dropped_resources.update(other.dropped_resources)
         self.dropped.update(other.dropped)
         self.passed.update(other.passed)
-        self.requirement_counts.update(other.requirement_counts)
+        for name, subjects in other.requirement_subjects.items():
+            self.requirement_subjects.setdefault(name, set()).update(subjects)
         self.refused += other.refused
+
+    @property
+    def requirement_counts(self) -> dict[str, int]:
+        """Return the transform counts' numbers of subjects for each data requirement of purpose `count`."""
+        return {name: len(subjects) for name, subjects in sorted(self.requirement_subjects.items())}
 
     def row(self) -> dict[str, Any]:
         """Return the transform counts as JSON values."""
@@ -61,7 +71,7 @@ class TransformCounts:
             "kept": dict(sorted(self.kept_resources.items())),
             "dropped_resources": _count_rows(self.dropped_resources, "type"),
             "dropped": _count_rows(self.dropped, "path"),
-            "requirement_counts": dict(sorted(self.requirement_counts.items())),
+            "requirement_counts": self.requirement_counts,
             "refused": self.refused,
         }
 

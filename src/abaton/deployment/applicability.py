@@ -16,10 +16,13 @@ from numpy.typing import NDArray
 from abaton.deployment.new_patients import NewPatients
 from abaton.features import FeatureColumn, MissingReason
 
-_UNITS = (MissingReason.NO_UNIT, MissingReason.UNKNOWN_UNIT, MissingReason.OTHER_UNIT)
+_UNITS = (
+    *(MissingReason.NO_UNIT, MissingReason.UNKNOWN_UNIT, MissingReason.OTHER_UNIT),
+    *(MissingReason.IMPLAUSIBLE, MissingReason.MOSTLY_IMPLAUSIBLE),
+)
 _CODES = (MissingReason.OTHER_CODE, MissingReason.OTHER_SYSTEM)
 _REQUIRED_FRACTION = 0.9  # inputs known for this fraction of training subjects are required
-_MAX_WRONG_UNIT_FRACTION = 0.2  # from this fraction on, wrong units block
+_MAX_WRONG_UNIT_FRACTION = 0.2  # from this fraction on, wrong units and implausible values block
 _MAX_MISSING_INCREASE = 0.3  # in the fraction of missing values
 _MAX_SHIFT_STD, _MIN_Z = 0.5, 3.0  # shift of a mean, and its z-score, from which on it is a warning
 _EXTREME_SHIFT_STD, _MIN_PATIENTS = 3.0, 5  # blocks: another unit or another population

@@ -21,12 +21,17 @@ from abaton.features.extraction import (
     index_dates,
     input_values,
 )
-from abaton.features.labels import Label, compute_labels
+from abaton.features.labels import FollowUpTime, Label, compute_labels, follow_up_times, kaplan_meier_risk
 from abaton.features.specification import Imputation, InputSpec, LabelKind, ResolvedFeatureSpec
 from abaton.features.table import FeatureTable, encode_input, feature_columns
 from abaton.record_types import DeidentifiedRecord
 
-_UNITS = (MissingReason.NO_UNIT, MissingReason.UNKNOWN_UNIT, MissingReason.OTHER_UNIT)
+_UNITS = (
+    *(MissingReason.NO_UNIT, MissingReason.UNKNOWN_UNIT, MissingReason.OTHER_UNIT),
+    MissingReason.MOSTLY_IMPLAUSIBLE,
+)
+_MIN_IMPLAUSIBLE = 5  # subjects with an implausible value from which on the unit is in doubt
+_MAX_RISK_RATIO = 1.1  # of the risk without censored subjects to that by Kaplan and Meier
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +94,7 @@ def build_features_by_subject(
         ),
         *_on_dropped(spec, values, len(subjects)),
         *(_on_label(spec, counts[spec.label.name], labels, table) if labelled else ()),
+        *_on_follow_up(spec, labels, collected.follow_up),
         *_on_cohort(spec, table),
     )
     total, min_cell_count = len(subjects), spec.min_cell_count
@@ -113,6 +119,7 @@ class _SubjectValues:
         self.subjects: dict[str, int] = {}
         self.values: list[list[Value]] = [[] for _ in spec.inputs]
         self.labels: list[Label] = []
+        self.follow_up: list[FollowUpTime] = []
         self.without_subject, self.unreadable = Counter[str](), Counter[str]()
 
     def add(
@@ -131,7 +138,9 @@ class _SubjectValues:
         for input_spec, column in zip(spec.inputs, self.values, strict=True):
             column += input_values(input_spec, rows, subjects, index, counts[input_spec.name])
         if self._labelled:
-            self.labels += compute_labels(spec.label, rows, subjects, index, counts[spec.label.name])
+            labels = compute_labels(spec.label, rows, subjects, index, counts[spec.label.name])
+            self.labels += labels
+            self.follow_up += follow_up_times(spec.label, rows, subjects, index, labels)
         else:
             is_survival = spec.label.kind is LabelKind.TIME
             self.labels += [(0.0, 0.0) if is_survival else 0.0] * len(subjects)  # placeholders
@@ -238,6 +247,9 @@ def _on_input(
 ) -> Iterator[DataQualityIssue]:
     if not counts.rows:
         yield DataQualityIssue(input_spec.name, MissingReason.NO_ROWS, "0")
+    implausible = counts.reasons[MissingReason.IMPLAUSIBLE]
+    if implausible >= max(_MIN_IMPLAUSIBLE, spec.min_cell_count) and implausible > counts.subjects / 2:
+        counts.reasons[MissingReason.MOSTLY_IMPLAUSIBLE] = counts.reasons.pop(MissingReason.IMPLAUSIBLE)
     yield from _on_counts(
         input_spec.name, counts, spec.min_cell_count, units_are_fatal=input_spec.on_unit_mismatch == "refuse"
     )
@@ -287,6 +299,17 @@ def _on_label(
         yield DataQualityIssue(
             spec.label.name, MissingReason.NO_EVENT, suppress_count(len(table), spec.min_cell_count)
         )
+
+
+def _on_follow_up(
+    spec: ResolvedFeatureSpec, labels: Sequence[Label], times: Sequence[FollowUpTime]
+) -> Iterator[DataQualityIssue]:
+    """Refuse an event label if excluding the censored subjects, who have no event, biases the risk when it is built."""
+    censored = sum(label is MissingReason.CENSORED for label in labels)
+    cases = sum(label == 1.0 for label in labels)
+    if censored < len(times) and cases / (len(times) - censored) > _MAX_RISK_RATIO * kaplan_meier_risk(times):
+        count = suppress_count(censored, spec.min_cell_count, total=len(labels))
+        yield DataQualityIssue(spec.label.name, MissingReason.SHORT_FOLLOW_UP, count, is_fatal=True)
 
 
 def _on_cohort(spec: ResolvedFeatureSpec, table: FeatureTable) -> Iterator[DataQualityIssue]:

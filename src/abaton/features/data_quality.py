@@ -23,6 +23,8 @@ class MissingReason(StrEnum):
     NO_UNIT = "no unit"
     UNKNOWN_UNIT = "unknown unit"
     OTHER_UNIT = "inconvertible unit"
+    IMPLAUSIBLE = "implausible value"
+    MOSTLY_IMPLAUSIBLE = "most values implausible"
     OTHER_SYSTEM = "other code system"
     OTHER_CODE = "code without category"
     NO_DATE = "no date"
@@ -31,6 +33,7 @@ class MissingReason(StrEnum):
     NOT_READ = "record not readable by the view"
     NO_LABEL = "no label"
     CENSORED = "incomplete follow-up"
+    SHORT_FOLLOW_UP = "follow-up too short for the outcome window"
     BEFORE = "event before the index date"
     ONE_CLASS = "only one class"
     NO_EVENT = "no event"
@@ -45,6 +48,10 @@ _REMEDY = {
     MissingReason.NO_UNIT: "add the UCUM code of the unit to the value",
     MissingReason.UNKNOWN_UNIT: "use the UCUM code of the unit: mm[Hg], not mmHg",
     MissingReason.OTHER_UNIT: "use a unit that converts to the study's, or ask the research centre for a molar mass",
+    MissingReason.IMPLAUSIBLE: "correct sentinels (-1, 999), units and typing errors; such values count as missing",
+    MissingReason.MOSTLY_IMPLAUSIBLE: (
+        "the declared unit is probably wrong, such as Cel for values in Fahrenheit: correct the unit, or map the code"
+    ),
     MissingReason.OTHER_SYSTEM: "map these codes to the study's systems, or ask the research centre to add them",
     MissingReason.OTHER_CODE: "ask the research centre whether a category is missing; these values count as 'other'",
     MissingReason.NO_DATE: "fill in the date by which the study orders records",
@@ -53,6 +60,10 @@ _REMEDY = {
     MissingReason.NOT_READ: "ask the research centre: a column expects one value of one type",
     MissingReason.NO_LABEL: "complete the records of the label; subjects without a label are excluded",
     MissingReason.CENSORED: "these subjects are excluded",
+    MissingReason.SHORT_FOLLOW_UP: (
+        "excluding them raises the risk by more than 10 %: ask the research centre for a time to event (up_to with "
+        "task = 'survival'), which uses incomplete follow-up"
+    ),
     MissingReason.BEFORE: "these subjects are excluded",
     MissingReason.ONE_CLASS: "the site can hardly train or validate a model",
     MissingReason.NO_EVENT: "the site contributes censored times only and cannot evaluate a model",

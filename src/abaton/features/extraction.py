@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 from abaton.errors import AbatonError, RefusedError
 from abaton.features.data_quality import MissingReason, releasable_system
+from abaton.features.plausibility import plausible_range
 from abaton.features.specification import (
     Aggregation,
     Category,
@@ -169,10 +170,12 @@ def _resources(records: Iterable[DeidentifiedRecord]) -> Iterator[dict[str, Any]
 class ExtractionCounts:
     """Problems of an input's rows, by reason and by code system.
 
-    ``filtered_systems`` are the systems of rows that a filter did not match, if the filter names none of them.
+    ``subjects`` have a number, plausible or not. ``filtered_systems`` are the systems of rows that a filter did not
+    match, if the filter names none of them.
     """
 
     rows: int = 0
+    subjects: int = 0
     reasons: Counter[MissingReason] = field(default_factory=Counter)
     systems: Counter[str] = field(default_factory=Counter)
     filtered_systems: Counter[str] = field(default_factory=Counter)
@@ -360,13 +363,16 @@ def _value(
     match spec.kind:
         case InputKind.NUMBER:
             numbers = numeric_values(selected, spec, counts)
+            numbers = _plausible_values(spec, numbers, counts)
             number = aggregate_number(numbers, spec.aggregation or Aggregation.MEAN)
             return _band_midpoint(number, spec.band_width)
         case InputKind.CATEGORY:
             categories = category_values(selected, spec, spec.categories, counts)
             return aggregate_category(categories, spec.aggregation)
         case InputKind.AGE:
-            return _band_midpoint(_age(spec, list(selected), index, counts), spec.band_width)
+            age = _age(spec, list(selected), index, counts)
+            ages = _plausible_values(spec, [] if age is None else [(None, age)], counts)
+            return _band_midpoint(aggregate_number(ages, None), spec.band_width)
         case InputKind.FLAG:
             flag = aggregate_flag(flag_values(selected, spec, counts), spec.aggregation or Aggregation.ANY)
             if flag is None and spec.column is None:
@@ -374,6 +380,18 @@ def _value(
             return None if flag is None else float(flag)
         case InputKind.COUNT:
             return float(sum(1 for _ in selected))
+
+
+def _plausible_values(
+    spec: InputSpec, dated_values: list[Dated[float]], counts: ExtractionCounts
+) -> list[Dated[float]]:
+    """Return the extracted values within the plausible range, or all if the study keeps others; count the subject."""
+    counts.subjects += bool(dated_values)
+    if (limits := plausible_range(spec)) is None:
+        return dated_values
+    plausible = [(day, value) for day, value in dated_values if limits[0] <= value <= limits[1]]
+    counts.reasons[MissingReason.IMPLAUSIBLE] += len(plausible) < len(dated_values)
+    return dated_values if spec.on_implausible == "keep" else plausible
 
 
 def _age(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
 
 from abaton.features import extraction
 from abaton.features.data_quality import MissingReason
@@ -23,6 +25,58 @@ def compute_labels(
 ) -> list[Label]:
     """Compute the label (outcome) of every subject, in order."""
     return [_subject_label(label, rows, subject, index.get(subject), counts) for subject in subjects]
+
+
+FollowUpTime = tuple[float, bool]
+"""Days from the index date to the event or the end of follow-up, and whether it was the event."""
+
+
+def follow_up_times(
+    label: LabelSpec,
+    rows: RowsByView,
+    subjects: Sequence[str],
+    index: Mapping[str, SubjectIndexDate],
+    labels: Sequence[Label],
+) -> list[FollowUpTime]:
+    """Return the follow-up within the outcome window of an event label; empty for a label without follow-up.
+
+    Subjects without a label are excluded, except those who are censored.
+    """
+    times: list[FollowUpTime] = []
+    if label.kind is not LabelKind.EVENT or label.follow_up is None or label.window_days is None:
+        return times
+    for subject, value in zip(subjects, labels, strict=True):
+        if subject not in index or value not in (0.0, 1.0, MissingReason.CENSORED):
+            continue
+        start = index[subject].date.first
+        if value == 0.0:
+            days = label.window_days
+        elif value == 1.0:
+            selected = extraction.select_rows(
+                subject_rows(rows, label, subject), label, None, ExtractionCounts()
+            )
+            days = min(
+                (day.first - start).days for row in selected if (day := extraction.row_date(row, label))
+            )
+        else:
+            contacts = _source_dates(rows, label.follow_up, subject)
+            days = max(((day.first - start).days for day in contacts), default=0)
+        times.append((float(min(max(days, 0), label.window_days)), value == 1.0))
+    return times
+
+
+def kaplan_meier_risk(times: Iterable[FollowUpTime]) -> float:
+    """Return the risk of an event by Kaplan and Meier: the label's probability if censoring is independent of it.
+
+    >>> round(kaplan_meier_risk([(1.0, True), (2.0, False), (3.0, True), (4.0, False)]), 3)
+    0.625
+    """
+    pairs = list(times)
+    days, events = np.array([day for day, _ in pairs]), np.array([event for _, event in pairs], bool)
+    survival = 1.0
+    for day in np.unique(days[events]):
+        survival *= 1 - np.count_nonzero(events & (days == day)) / np.count_nonzero(days >= day)
+    return float(1 - survival)
 
 
 def _subject_label(

@@ -23,6 +23,7 @@ _SUBJECT_REASONS = frozenset(
         MissingReason.EMPTY_COHORT,
         MissingReason.NO_LABEL,
         MissingReason.ONE_CLASS,
+        MissingReason.SHORT_FOLLOW_UP,
         MissingReason.TOO_FEW,
     }
 )

@@ -107,6 +107,10 @@ class ShortInput(ShortRows):
     on_unit_mismatch: Literal["missing", "refuse"] | None = None
     reference_date: DateField | None = None
     band_width: float | None = None
+    spline: tuple[float, ...] = ()
+    scale: Literal["log"] | None = None
+    plausible: tuple[float, ...] = ()
+    on_implausible: Literal["keep"] | None = None
     after_index: bool = False
 
     @model_validator(mode="after")

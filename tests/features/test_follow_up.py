@@ -1,0 +1,111 @@
+"""Incomplete follow-up: excluding non-cases biases the risk; a biased label is refused, a survival label is not."""
+
+from __future__ import annotations
+
+from datetime import date, timedelta
+
+import numpy as np
+import pytest
+from tests.features.feature_examples import condition as diagnosis
+from tests.features.feature_examples import patient, plan, visit
+
+from abaton.features import (
+    Aggregation,
+    Category,
+    FollowUpSpec,
+    IndexDate,
+    InputKind,
+    InputSpec,
+    LabelKind,
+    LabelSpec,
+    MissingReason,
+    build_features,
+)
+from abaton.features.builder import _MAX_RISK_RATIO
+from abaton.features.labels import kaplan_meier_risk
+
+SEX = InputSpec(
+    name="sex",
+    kind=InputKind.CATEGORY,
+    view="patients",
+    column="sex",
+    categories=(Category(name="f", values=("female",)),),
+)
+START = date(2020, 1, 1)
+FOLLOW_UP = FollowUpSpec(view="visits", date_column="date")
+EVENT = LabelSpec(
+    name="ill",
+    kind=LabelKind.EVENT,
+    view="codes",
+    date_column="date",
+    outcome_window="P365D",
+    follow_up=FOLLOW_UP,
+)
+TIME = EVENT.model_copy(update={"kind": LabelKind.TIME})
+INDEX = IndexDate(view="visits", column="date", aggregation=Aggregation.EARLIEST)
+
+
+def population(lost_fraction: float, *, count: int = 1500, risk: float = 0.2, seed: int = 0):
+    """Return records of subjects with a known risk within a year, of whom a fraction is lost at a random time."""
+    rng = np.random.default_rng(seed)
+    times = rng.exponential(-365 / np.log(1 - risk), count)
+    lost = np.where(rng.random(count) < lost_fraction, rng.uniform(1, 365, count), 500)
+    records = []
+    for i, (event, end) in enumerate(zip(times.astype(int) + 1, lost.astype(int), strict=True)):
+        who = f"p{i:04}"
+        last = min(int(end), int(event)) if event <= end else int(end)
+        records += [patient(who, gender="female"), visit(who, START.isoformat())]
+        records.append(visit(who, (START + timedelta(days=last)).isoformat()))
+        if event <= end:
+            records.append(diagnosis(who, "1", when=(START + timedelta(days=int(event))).isoformat()))
+    return records
+
+
+def build(label, lost_fraction, **more):
+    return build_features(plan(SEX, label=label, index_date=INDEX), population(lost_fraction, **more))
+
+
+def test_a_label_that_incomplete_follow_up_biases_is_refused():
+    result = build(EVENT, 0.5)
+    assert result.table is None  # with the censored subjects excluded, the risk would be .25 and not .2
+    (issue,) = [issue for issue in result.report.issues if issue.is_fatal]
+    assert issue.reason is MissingReason.SHORT_FOLLOW_UP
+    assert "survival" in issue.remedy
+    assert "10 %" in issue.remedy
+    assert _MAX_RISK_RATIO == 1.1  # as the remedy says
+
+
+def test_the_survival_label_of_the_same_records_has_the_true_risk():
+    estimates, naive = [], []
+    for seed in range(4):
+        table = build(TIME, 0.5, seed=seed).table
+        assert table is not None
+        days, events = table.y[:, 0], table.y[:, 1] == 1
+        estimates.append(kaplan_meier_risk(zip(days, events, strict=True)))
+        naive.append(events.sum() / (events.sum() + (days >= 365).sum()))
+    assert np.mean(estimates) == pytest.approx(0.2, abs=0.015)  # 2.5 standard errors of 6,000 subjects
+    assert np.mean(naive) > 0.23  # excluding the censored, as the event label does, biases the risk
+
+
+def test_little_incomplete_follow_up_is_tolerated_and_counted():
+    result = build(EVENT, 0.05)
+    assert result.table is not None
+    reasons = {issue.reason for issue in result.report.issues}
+    assert MissingReason.CENSORED in reasons
+    assert result.table.y.mean() == pytest.approx(0.2, rel=0.1)
+
+
+def test_without_labels_follow_up_is_not_judged():
+    records = population(0.5, count=50)
+    assert build_features(plan(SEX, label=EVENT, index_date=INDEX), records, labelled=False).table is not None
+
+
+def test_the_risk_equals_that_of_lifelines():
+    lifelines = pytest.importorskip("lifelines")
+    rng = np.random.default_rng(5)
+    for size in (1, 2, 10, 200):
+        for _ in range(25):
+            days, events = rng.integers(0, 30, size).astype(float), rng.random(size) < rng.random()
+            curve = lifelines.KaplanMeierFitter().fit(days, events).survival_function_
+            expected = 1 - float(curve.iloc[-1, 0])
+            assert kaplan_meier_risk(zip(days, events, strict=True)) == pytest.approx(expected, abs=1e-12)
