@@ -13,23 +13,34 @@ import numpy as np
 from numpy.typing import NDArray
 
 from abaton.errors import SettingsError
+from abaton.metrics.logistic_fit import fit_line, fit_shift, log_odds
 
 Floats = NDArray[np.float64]
 
 BINS = 500
 _RESAMPLES_PER_CHUNK = 100  # limits memory
-_NEWTON_STEPS, _MIN_CURVATURE = 25, 1e-6
+NOT_ESTIMABLE = "not estimable"
 
 
 @dataclass(frozen=True, slots=True)
 class MetricEstimate:
-    """Estimate with its confidence interval; NaN where it is unknown."""
+    """Estimate with its confidence interval; NaN where it is not estimable.
+
+    >>> print(MetricEstimate(0.8, 0.7, 0.9), MetricEstimate(0.8, np.nan, np.nan), sep="; ")
+    0.800 (0.700 to 0.900); 0.800
+    >>> print(MetricEstimate(np.nan, np.nan, np.nan))
+    not estimable
+    """
 
     value: float
     low: float
     high: float
 
     def __str__(self) -> str:
+        if not np.isfinite(self.value):
+            return NOT_ESTIMABLE
+        if not (np.isfinite(self.low) and np.isfinite(self.high)):
+            return f"{self.value:.3f}"
         return f"{self.value:.3f} ({self.low:.3f} to {self.high:.3f})"
 
 
@@ -155,32 +166,53 @@ def brier(scores: Floats, cases: Floats, controls: Floats) -> Floats:
 
 
 def calibration_slope(scores: Floats, cases: Floats, controls: Floats) -> Floats:
-    """Return the slope of the outcome on the predicted log odds: below 1 the predictions are too extreme."""
-    return _fit_recalibration(scores, cases, controls)[:, 1]
+    """Return the slope of the outcome on the predicted log odds: below 1 the predictions are too extreme.
+
+    NaN, that is not estimable, where `metrics.logistic_fit` has no fit.
+    """
+    return fit_line(log_odds(scores), cases, controls).slope
 
 
 def calibration_intercept(scores: Floats, cases: Floats, controls: Floats) -> Floats:
     """Return the log odds to add to every prediction for a correct mean: above 0 the predictions are too low."""
-    log_odds, total = _log_odds(scores), cases + controls
-    shift = np.zeros(len(cases))
-    for _ in range(_NEWTON_STEPS):
-        probabilities = 1 / (1 + np.exp(-(log_odds + shift[:, None])))
-        curvature = (total * probabilities * (1 - probabilities)).sum(1)
-        shift += np.clip(
-            (cases - total * probabilities).sum(1) / np.maximum(curvature, _MIN_CURVATURE), -4, 4
-        )
-    return shift
+    return fit_shift(log_odds(scores), cases, controls)[0]
 
 
-def recalibration(counts: ScoreHistogram) -> tuple[float, float]:
-    """Return intercept and slope of a classifier's recalibration on the scale of log odds.
+@dataclass(frozen=True, slots=True)
+class Recalibration:
+    """Line that corrects a classifier's predicted log odds.
 
-    Where they are unknown, or would reverse the order of predictions, they are 0 and 1.
+    Attributes:
+        intercept, slope: The fitted line; NaN if it is not estimable.
     """
-    if not counts.cases.sum() or not counts.controls.sum():
-        return 0.0, 1.0
-    intercept, slope = _fit_recalibration(counts.scores, counts.cases[None], counts.controls[None])[0]
-    return (float(intercept), float(slope)) if np.isfinite(intercept) and slope > 0 else (0.0, 1.0)
+
+    intercept: float
+    slope: float
+
+    @property
+    def status(self) -> str:
+        """Whether the recalibration can be applied: 'fitted', or why it cannot.
+
+        >>> Recalibration(0.1, 0.8).status, Recalibration(0.1, -0.8).status
+        ('fitted', 'slope not above 0')
+        """
+        if not (np.isfinite(self.intercept) and np.isfinite(self.slope)):
+            return NOT_ESTIMABLE
+        return "fitted" if self.slope > 0 else "slope not above 0"
+
+    @property
+    def is_applicable(self) -> bool:
+        """Whether the recalibration exists and preserves the order of predictions."""
+        return self.status == "fitted"
+
+
+def recalibration(counts: ScoreHistogram) -> Recalibration:
+    """Return the recalibration of a classifier on the scale of log odds, by the fit of the calibration slope.
+
+    A slope of 0 or below would reverse the order of predictions: the result states it, and is not applicable.
+    """
+    fit = fit_line(log_odds(counts.scores), counts.cases[None], counts.controls[None])
+    return Recalibration(float(fit.intercept[0]), float(fit.slope[0]))
 
 
 def net_benefit(counts: ScoreHistogram, thresholds: Floats) -> tuple[Floats, Floats]:
@@ -323,28 +355,3 @@ def percentile_interval(value: float, resampled: Floats, level: float) -> Metric
         return MetricEstimate(value, np.nan, np.nan)
     low, high = np.quantile(finite, [(1 - level) / 2, (1 + level) / 2])
     return MetricEstimate(value, float(low), float(high))
-
-
-def _log_odds(scores: Floats) -> Floats:
-    clipped = np.clip(scores, 1e-6, 1 - 1e-6)
-    return np.asarray(np.log(clipped / (1 - clipped)))
-
-
-def _fit_recalibration(scores: Floats, cases: Floats, controls: Floats) -> Floats:
-    """Return intercept and slope of a logistic regression of the outcome on the predicted log odds."""
-    x, total = _log_odds(scores), cases + controls
-    coefficients = np.tile([0.0, 1.0], (len(cases), 1))
-    for _ in range(_NEWTON_STEPS):
-        probabilities = 1 / (1 + np.exp(-np.clip(coefficients[:, :1] + coefficients[:, 1:] * x, -30, 30)))
-        residuals, curvature = cases - total * probabilities, total * probabilities * (1 - probabilities)
-        g0, g1 = residuals.sum(1), (residuals * x).sum(1)
-        h00, h01, h11 = curvature.sum(1), (curvature * x).sum(1), (curvature * x * x).sum(1)
-        determinant = h00 * h11 - h01 * h01
-        is_regular = (
-            determinant > _MIN_CURVATURE
-        )  # with one score only, or perfect separation, the slope is undefined
-        determinant = np.where(is_regular, determinant, np.nan)
-        coefficients = coefficients + np.clip(
-            np.stack([(h11 * g0 - h01 * g1) / determinant, (h00 * g1 - h01 * g0) / determinant], 1), -4, 4
-        )
-    return np.where(np.abs(coefficients) < 100, coefficients, np.nan)

@@ -212,7 +212,7 @@ def evaluate_counts(
     """Evaluate several models from the sites' counts; nothing below `min_cell_count` subjects."""
     rows: list[dict[str, Any]] = []
     curves: dict[str, Any] = {}
-    recalibrations: dict[str, list[float]] = {}
+    recalibrations: dict[str, dict[str, Any]] = {}
     bootstrap = seed, bootstrap_resamples
     for name, site_counts in models.items():
         for group in sorted({group for counts in site_counts for group in counts}, key=group_order):
@@ -234,14 +234,22 @@ def evaluate_counts(
                     if not isinstance(histograms, RegressionSums | ConcordanceSums)
                 )
                 curves[name] = _curves(merged, min_cell_count, learning.metrics)
-                has_enough = has_enough_cases(merged, min_cell_count)
-                recalibrations[name] = list(recalibration(merged) if has_enough else (0.0, 1.0))
+                recalibrations[name] = _recalibration(merged, min_cell_count)
     return {
         "rows": rows,
         "curves": curves,
         "recalibration": recalibrations,
         "min_cell_count": min_cell_count,
     }
+
+
+def _recalibration(counts: ScoreHistogram, min_cell_count: int) -> dict[str, Any]:
+    """Return the recalibration of an evaluation as JSON values; its status says if and why it is not applicable."""
+    if not has_enough_cases(counts, min_cell_count):
+        return {"intercept": None, "slope": None, "status": "too few"}
+    line = recalibration(counts)
+    values = {key: value if math.isfinite(value) else None for key, value in asdict(line).items()}
+    return {**values, "status": line.status}
 
 
 def expand_groups(counts: GroupCounts) -> GroupCounts:
