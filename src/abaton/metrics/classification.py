@@ -6,19 +6,34 @@ send counts instead of subjects' scores, and the sum is evaluated as if all subj
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
 
 from abaton.errors import SettingsError
-from abaton.metrics.logistic_fit import fit_line, fit_shift, log_odds
+from abaton.metrics.classification_intervals import (
+    MIN_CLASS_COUNT,
+    UNKNOWN_LIMITS,
+    auprc_limits,
+    auroc_limits,
+    brier_limits,
+    intercept_limits,
+    percentile_limits,
+    slope_limits,
+    wilson_limits,
+)
+from abaton.metrics.logistic_fit import MIN_PROBABILITY, fit_line, fit_shift, log_odds, sigmoid
 
 Floats = NDArray[np.float64]
 
-BINS = 500
+BINS = 4000
+"""Bins of the histograms that sites release, equally wide on the scale of log odds, the same at all sites."""
+
 _RESAMPLES_PER_CHUNK = 100  # limits memory
+_MAX_LOG_ODDS = -float(np.log(MIN_PROBABILITY))
 NOT_ESTIMABLE = "not estimable"
 
 
@@ -84,7 +99,9 @@ class ScoreHistogram:
 def count_scores(
     probabilities: NDArray[np.floating], labels: NDArray[np.integer], *, bins: int = 0
 ) -> ScoreHistogram:
-    """Count cases (label 1) and controls (label 0) by a classifier's probability, exactly or in equal bins.
+    """Count cases (label 1) and controls (label 0) by a classifier's probability, exactly or in bins.
+
+    Bins have equal widths on the scale of log odds, so rare outcomes and extreme predictions have enough of them.
 
     >>> counts = count_scores(np.array([0.1, 0.4, 0.35, 0.8]), np.array([0, 0, 1, 1]))
     >>> auroc(counts.scores, counts.cases[None], counts.controls[None]).tolist()
@@ -98,8 +115,7 @@ def count_scores(
             "a predicted probability is not between 0 and 1", remedy="pass probabilities, not raw outputs"
         )
     if bins:
-        scores = (np.arange(bins) + 0.5) / bins
-        bin_index = np.minimum((probabilities * bins).astype(np.int64), bins - 1)
+        scores, bin_index = bin_scores(bins), bin_indices(probabilities, bins)
     else:
         scores, bin_index = np.unique(probabilities, return_inverse=True)
     is_case = np.asarray(labels).astype(bool)
@@ -110,18 +126,43 @@ def count_scores(
     return ScoreHistogram(scores, cases, controls)
 
 
+def bin_scores(bins: int = BINS) -> Floats:
+    """Return the probability that represents each bin of a classifier's score histogram: its middle in log odds.
+
+    >>> bin_scores(4).round(6).tolist()
+    [0.0, 0.000999, 0.999001, 1.0]
+    """
+    middles = (np.arange(bins) + 0.5) / bins
+    return sigmoid((2 * middles - 1) * _MAX_LOG_ODDS)
+
+
+def bin_indices(probabilities: NDArray[np.floating], bins: int = BINS) -> NDArray[np.int64]:
+    """Return the bin of each predicted probability in a classifier's score histogram."""
+    position = (log_odds(probabilities) / _MAX_LOG_ODDS + 1) / 2 * bins
+    return np.clip(np.floor(position), 0, bins - 1).astype(np.int64)
+
+
 def merge_histograms(histograms: Iterable[ScoreHistogram]) -> ScoreHistogram:
-    """Return the sum of the classifier score histograms of several sites, which must have the same bins."""
-    first, *remaining = histograms
-    if any(not np.array_equal(first.scores, histogram.scores) for histogram in remaining):
-        raise SettingsError(
-            "the sites have different bins", remedy="use the same number of bins at all sites"
+    """Return the sum of the classifier score histograms of several sites, over the union of their scores."""
+    scores, cases, controls = _stack_histograms(list(histograms))
+    return ScoreHistogram(scores, cases.sum(0), controls.sum(0))
+
+
+def _stack_histograms(histograms: Sequence[ScoreHistogram]) -> tuple[Floats, Floats, Floats]:
+    """Return the union of the scores of a classifier's histograms, and the counts of each, one row per histogram."""
+    first = histograms[0].scores
+    if all(np.array_equal(first, histogram.scores) for histogram in histograms[1:]):
+        return (
+            first,
+            np.stack([histogram.cases for histogram in histograms]),
+            np.stack([histogram.controls for histogram in histograms]),
         )
-    return ScoreHistogram(
-        first.scores,
-        first.cases + sum(histogram.cases for histogram in remaining),
-        first.controls + sum(histogram.controls for histogram in remaining),
-    )
+    scores = np.unique(np.concatenate([histogram.scores for histogram in histograms]))
+    cases, controls = np.zeros((2, len(histograms), len(scores)))
+    for row, histogram in enumerate(histograms):
+        columns = np.searchsorted(scores, histogram.scores)
+        cases[row, columns], controls[row, columns] = histogram.cases, histogram.controls
+    return scores, cases, controls
 
 
 # Each metric takes the scores and resampled counts, one row per resample, and returns one value per row.
@@ -244,65 +285,79 @@ def metric_functions(specificity: float) -> dict[str, MetricFunction]:
 
 
 def evaluate_classifier(
-    counts: ScoreHistogram,
+    counts: ScoreHistogram | Sequence[ScoreHistogram],
     *,
     specificity: float = 0.9,
     resamples: int = 1000,
     seed: int = 0,
     level: float = 0.95,
 ) -> dict[str, MetricEstimate]:
-    """Return all metrics of a classifier with bootstrap intervals, stratified by cases and controls.
+    """Return all metrics of a classifier with confidence intervals.
 
-    With cases only or controls only, metrics that need both are NaN.
+    Intervals: DeLong with Student's t for AUROC; the infinitesimal jackknife within sites for AUPRC; the percentile
+    bootstrap, stratified by site and class, for sensitivity; Wald for the calibration slope and sandwich for the
+    intercept; Wilson for accuracy; the standard error of the mean for the Brier score. Except for accuracy, there is
+    no interval below 15 cases or 15 controls. With cases only or controls only, metrics that need both are NaN.
+
+    Args:
+        counts: Histogram of all subjects, or one of each site.
+        specificity: Specificity at which sensitivity is computed.
+        resamples: Number of bootstrap samples.
+        seed: Seed of the bootstrap.
+        level: Confidence level.
     """
-    metrics = metric_functions(specificity)
-    if not counts.subjects:
-        return dict.fromkeys(metrics, MetricEstimate(np.nan, np.nan, np.nan))
-    if not counts.cases.sum() or not counts.controls.sum():
-        unknown = MetricEstimate(np.nan, np.nan, np.nan)
-        values = {
-            name: float(metrics[name](counts.scores, counts.cases[None], counts.controls[None])[0])
-            for name in ("accuracy", "brier")
+    names = metric_functions(specificity)
+    histograms = [counts] if isinstance(counts, ScoreHistogram) else list(counts)
+    unknown = MetricEstimate(np.nan, np.nan, np.nan)
+    if not sum(histogram.subjects for histogram in histograms):
+        return dict.fromkeys(names, unknown)
+    scores, site_cases, site_controls = _stack_histograms(histograms)
+    is_filled = (site_cases + site_controls).sum(0) > 0
+    scores, site_cases, site_controls = (
+        scores[is_filled],
+        site_cases[:, is_filled],
+        site_controls[:, is_filled],
+    )
+    cases, controls = site_cases.sum(0), site_controls.sum(0)
+    has_both = bool(cases.sum() and controls.sum())
+    values = {
+        name: float(metric(scores, cases[None], controls[None])[0])
+        for name, metric in names.items()
+        if has_both or name in ("accuracy", "brier")
+    }
+    z, n = NormalDist().inv_cdf((1 + level) / 2), float(cases.sum() + controls.sum())
+    limits = {"accuracy": wilson_limits(values["accuracy"], n, z)}
+    if min(cases.sum(), controls.sum()) >= MIN_CLASS_COUNT:
+        sensitivity = f"sensitivity at specificity {specificity:g}"
+        resampled = _resample_metric(names[sensitivity], (scores, site_cases, site_controls), resamples, seed)
+        limits |= {
+            "auroc": auroc_limits(cases, controls, level),
+            "auprc": auprc_limits(values["auprc"], site_cases, site_controls, level),
+            sensitivity: percentile_limits(resampled, level),
+            "calibration slope": slope_limits(scores, cases, controls, z),
+            "calibration intercept": intercept_limits(scores, cases, controls, z),
+            "brier": brier_limits(scores, cases, controls, level),
         }
-        estimates = {name: MetricEstimate(value, np.nan, np.nan) for name, value in values.items()}
-        return {**dict.fromkeys(metrics, unknown), **estimates}
-    rng = np.random.default_rng(seed)
-    resampled: dict[str, list[Floats]] = {name: [] for name in metrics}
+    return {
+        name: MetricEstimate(values[name], *limits.get(name, UNKNOWN_LIMITS)) if name in values else unknown
+        for name in names
+    }
+
+
+def _resample_metric(
+    metric: MetricFunction, counts: tuple[Floats, Floats, Floats], resamples: int, seed: int
+) -> Floats:
+    """Return a classification metric of bootstrap samples, drawn within each site and class."""
+    rng, (scores, site_cases, site_controls) = np.random.default_rng(seed), counts
+    resampled = [np.empty(0)]
     for start in range(0, resamples, _RESAMPLES_PER_CHUNK):
-        chunk = min(_RESAMPLES_PER_CHUNK, resamples - start)
+        rows = min(_RESAMPLES_PER_CHUNK, resamples - start)
         cases, controls = (
-            _resample(counts_of_group, chunk, rng) for counts_of_group in (counts.cases, counts.controls)
+            np.sum([_resample(site, rows, rng) for site in strata if site.sum()], axis=0)
+            for strata in (site_cases, site_controls)
         )
-        for name, metric in metrics.items():
-            resampled[name].append(metric(counts.scores, cases, controls))
-    return {
-        name: percentile_interval(
-            float(metric(counts.scores, counts.cases[None], counts.controls[None])[0]),
-            np.concatenate(resampled[name]) if resamples else np.empty(0),
-            level,
-        )
-        for name, metric in metrics.items()
-    }
-
-
-def evaluate_regression(
-    predicted: Floats, actual: Floats, *, resamples: int = 1000, seed: int = 0, level: float = 0.95
-) -> dict[str, MetricEstimate]:
-    """Return MAE, RMSE, r² and calibration slope of predicted values, with bootstrap intervals as for classifiers."""
-    if not len(actual):
-        return dict.fromkeys(
-            ("mae", "rmse", "r2", "calibration slope"), MetricEstimate(np.nan, np.nan, np.nan)
-        )
-    predicted, actual = np.asarray(predicted, np.float64), np.asarray(actual, np.float64)
-    rng = np.random.default_rng(seed)
-    metrics = [_regression_metrics(predicted, actual)]
-    for _ in range(resamples):
-        sample = rng.integers(0, len(actual), len(actual))
-        metrics.append(_regression_metrics(predicted[sample], actual[sample]))
-    return {
-        name: percentile_interval(metrics[0][name], np.array([r[name] for r in metrics[1:]]), level)
-        for name in metrics[0]
-    }
+        resampled.append(metric(scores, cases, controls))
+    return np.concatenate(resampled)
 
 
 def wilson(hits: float, n: float, z: float = 1.959964) -> MetricEstimate:
@@ -313,29 +368,7 @@ def wilson(hits: float, n: float, z: float = 1.959964) -> MetricEstimate:
     """
     if not n:
         return MetricEstimate(np.nan, np.nan, np.nan)
-    fraction, correction = hits / n, z * z / n
-    middle = (fraction + correction / 2) / (1 + correction)
-    half_width = z / (1 + correction) * np.sqrt(fraction * (1 - fraction) / n + correction / (4 * n))
-    return MetricEstimate(
-        fraction, max(0.0, float(middle - half_width)), min(1.0, float(middle + half_width))
-    )
-
-
-def _regression_metrics(predicted: Floats, actual: Floats) -> Mapping[str, float]:
-    errors, centred_values = predicted - actual, actual - actual.mean()
-    centred_predictions, value_variation = (
-        predicted - predicted.mean(),
-        float(np.dot(centred_values, centred_values)),
-    )
-    prediction_variation = float(np.dot(centred_predictions, centred_predictions))
-    return {
-        "mae": float(np.abs(errors).mean()),
-        "rmse": float(np.sqrt(np.mean(errors**2))),
-        "r2": 1 - float(np.dot(errors, errors)) / value_variation if value_variation else np.nan,
-        "calibration slope": float(np.dot(centred_predictions, centred_values)) / prediction_variation
-        if prediction_variation
-        else np.nan,
-    }
+    return MetricEstimate(hits / n, *wilson_limits(hits / n, n, z))
 
 
 def _cumulative_from_top(counts: Floats) -> Floats:
@@ -346,12 +379,3 @@ def _cumulative_from_top(counts: Floats) -> Floats:
 def _resample(counts: Floats, rows: int, rng: np.random.Generator) -> Floats:
     n = int(counts.sum())
     return rng.multinomial(n, counts / n, size=rows).astype(np.float64)
-
-
-def percentile_interval(value: float, resampled: Floats, level: float) -> MetricEstimate:
-    """Return a classification metric with the percentile interval of its bootstrap resamples."""
-    finite = resampled[np.isfinite(resampled)]
-    if not len(finite):
-        return MetricEstimate(value, np.nan, np.nan)
-    low, high = np.quantile(finite, [(1 - level) / 2, (1 + level) / 2])
-    return MetricEstimate(value, float(low), float(high))

@@ -132,7 +132,7 @@ def count_predictions(
     if not federation.classes:
         mean, std = federation.label
         values = np.asarray(actual, np.float64) * std + mean
-        return sum_errors(predicted.reshape(-1).astype(np.float64) * std + mean, values)
+        return sum_errors(predicted.reshape(-1).astype(np.float64) * std + mean, values, centre=mean)
     return [
         _merge_small_bins(
             count_scores(np.clip(predicted[:, i], 0, 1), actual == i, bins=BINS), min_cell_count
@@ -307,7 +307,7 @@ def evaluate_group(
         if has_enough_cases(counts, min_cell_count):
             settings = {"specificity": evaluation.specificity, "level": evaluation.confidence_level}
             estimates = evaluate_classifier(
-                _without_empty_bins(counts), seed=seed, resamples=bootstrap_resamples, **settings
+                [part[i] for part in histograms], seed=seed, resamples=bootstrap_resamples, **settings
             )
             metrics = _to_json_value(estimates, names)
         case = classes[i] if len(histograms[0]) > 1 else ""
@@ -318,12 +318,6 @@ def evaluate_group(
 def has_enough_cases(counts: ScoreHistogram, min_cell_count: int) -> bool:
     """Return whether both cases and controls of an evaluation reach `min_cell_count`."""
     return bool(min(counts.cases.sum(), counts.controls.sum()) >= min_cell_count)
-
-
-def _without_empty_bins(counts: ScoreHistogram) -> ScoreHistogram:
-    """Return an evaluation histogram without empty bins: same metrics, less computation."""
-    filled = (counts.cases + counts.controls) > 0
-    return ScoreHistogram(counts.scores[filled], counts.cases[filled], counts.controls[filled])
 
 
 def _curves(counts: ScoreHistogram, min_cell_count: int, metrics: Sequence[str]) -> dict[str, Any]:
