@@ -240,6 +240,7 @@ def evaluate_counts(
         "curves": curves,
         "recalibration": recalibrations,
         "min_cell_count": min_cell_count,
+        **({"concordance_pairs": "within sites"} if learning.task == "survival" else {}),
     }
 
 
