@@ -6,6 +6,7 @@ import csv
 import json
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from typer.testing import CliRunner
 
 from abaton.cli.app import app
 from abaton.deployment import NotApplicableError, predict
+from abaton.deployment.prediction import _predict
 from abaton.errors import SettingsError
 from abaton.federation import Run
 from abaton.lab.demo import NOW
@@ -91,6 +93,25 @@ def test_records_pass_the_pipeline_of_the_study(without_bins, tmp_path):
     )
 
 
+@pytest.mark.parametrize(
+    ("line", "applied"),
+    [
+        ({"intercept": 0.5, "slope": 2.0, "status": "fitted"}, (0.5, 2.0)),
+        ({"intercept": 0.5, "slope": -2.0, "status": "slope not above 0"}, (0.0, 1.0)),
+        ({"intercept": None, "slope": None, "status": "not estimable"}, (0.0, 1.0)),
+    ],
+)
+def test_only_a_fitted_recalibration_is_applied(line, applied):
+    probabilities = np.array([0.001, 0.3, 0.8])
+    run = SimpleNamespace(
+        predict=lambda x: np.stack([1 - probabilities, probabilities], axis=1),
+        result={"evaluation": {"recalibration": {"community": line}}},
+    )
+    _, calibrated = _predict(run, SimpleNamespace(x=None), "", "")
+    odds = np.log(probabilities / (1 - probabilities))
+    assert calibrated[:, 1] == pytest.approx(1 / (1 + np.exp(-(applied[0] + applied[1] * odds))))
+
+
 def test_one_bundle_in_one_command(finished, tmp_path):
     source, out = bundle(tmp_path / "new.json"), tmp_path / "predictions.csv"
     base = ["model", "predict", "finished", str(source), "--store", str(finished.store.folder)]
@@ -99,7 +120,9 @@ def test_one_bundle_in_one_command(finished, tmp_path):
     (patient,) = json.loads(result.stdout)["patients"]
     assert patient["patient"] == "athens-1"
     assert sum(patient["predicted"].values()) == pytest.approx(1.0, abs=1e-6)
-    intercept, slope = finished.result["evaluation"]["recalibration"]["community"]
+    line = finished.result["evaluation"]["recalibration"]["community"]
+    assert (line["status"] == "fitted") == (line["slope"] > 0)
+    intercept, slope = (line["intercept"], line["slope"]) if line["slope"] > 0 else (0.0, 1.0)
     odds = np.log(patient["predicted"]["yes"] / patient["predicted"]["no"])
     assert np.log(patient["calibrated"]["yes"] / patient["calibrated"]["no"]) == pytest.approx(
         intercept + slope * odds, abs=1e-4

@@ -70,8 +70,8 @@ ALLOWED = {
         "store study study_run training"
     ),
     "deployment": (
-        "anonymity atomic_files disclosure features federation governance learners models records site study "
-        "study_run"
+        "anonymity atomic_files disclosure features federation governance learners metrics models records site "
+        "study study_run"
     ),
     "cli": (
         "anonymity atomic_files benchmark citizen codecs controller dashboard deid deployment disclosure "

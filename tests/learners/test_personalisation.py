@@ -7,7 +7,7 @@ import pytest
 
 from abaton.controller import TrainSettings
 from abaton.errors import SettingsError
-from abaton.learners.personalisation import METHODS, PersonalModel, personalise_model
+from abaton.learners.personalisation import METHODS, PersonalModel, _fit_calibration, personalise_model
 from abaton.metrics.classification import (
     auroc,
     calibration_intercept,
@@ -16,6 +16,7 @@ from abaton.metrics.classification import (
     net_benefit,
     recalibration,
 )
+from abaton.metrics.logistic_fit import log_odds
 from abaton.models import Examples, logistic, train_model
 
 SETTINGS = TrainSettings(epochs=40, batch_size=16, learning_rate=0.05)
@@ -108,7 +109,9 @@ def test_recalibration_corrects_slope_and_intercept():
     log_odds = rng.normal(size=20_000)
     outcomes = (rng.random(20_000) < 1 / (1 + np.exp(-(0.7 + 0.5 * log_odds)))).astype(np.int64)
     counts = count_scores(1 / (1 + np.exp(-log_odds)), outcomes, bins=500)
-    intercept, slope = recalibration(counts)
+    line = recalibration(counts)
+    intercept, slope = line.intercept, line.slope
+    assert line.is_applicable
     assert (intercept, slope) == (pytest.approx(0.7, abs=0.06), pytest.approx(0.5, abs=0.06))
     recalibrated = count_scores(1 / (1 + np.exp(-(intercept + slope * log_odds))), outcomes, bins=500)
     histogram = recalibrated.scores, recalibrated.cases[None], recalibrated.controls[None]
@@ -116,9 +119,62 @@ def test_recalibration_corrects_slope_and_intercept():
     assert calibration_intercept(*histogram)[0] == pytest.approx(0.0, abs=0.02)
 
 
-def test_recalibration_does_not_reverse_the_order():
-    assert recalibration(count_scores(np.array([0.2, 0.8] * 20), np.array([1, 0] * 20))) == (0.0, 1.0)
-    assert recalibration(count_scores(np.array([0.2, 0.8]), np.array([1, 1]))) == (0.0, 1.0)
+def test_recalibration_that_would_reverse_the_order_is_reported_and_not_applied():
+    reversed_line = recalibration(count_scores(np.array([0.2, 0.8] * 20), np.array([1, 0] * 19 + [0, 1])))
+    assert reversed_line.slope < 0
+    assert reversed_line.status == "slope not above 0"
+    assert not reversed_line.is_applicable
+    for labels in ([1, 0] * 20, [1, 1] * 20):  # separated, one class only
+        unknown = recalibration(count_scores(np.array([0.2, 0.8] * 20), np.array(labels)))
+        assert unknown.status == "not estimable"
+        assert np.isnan([unknown.intercept, unknown.slope]).all()
+
+
+def test_personal_recalibration_is_fitted_on_validation_rows_only_and_agrees_with_an_optimiser(
+    different_site,
+):
+    from scipy.optimize import minimize
+
+    model, community, rows, _ = different_site
+    fitted = personal_model(different_site, "recalibrate")
+    other_train = {**rows, "train": subjects(99, 50, (0.0, 0.0, 5.0), -3.0)}
+    again = personalise_model(
+        "recalibrate", model, community, other_train, SETTINGS, is_classification=True, seed=2
+    )
+    assert again.calibration == fitted.calibration
+    validation = rows["validation"]
+    predictor = log_odds(model.score(community, validation).predictions[:, 1])
+
+    def penalised(line):
+        predicted = line[0] + line[1] * predictor
+        loss = np.logaddexp(0, np.where(validation.y == 1, -predicted, predicted)).sum()
+        return loss + line[0] ** 2 / 2 + 4 * (line[1] - 1) ** 2 / 2
+
+    expected = minimize(penalised, [0.0, 1.0], method="BFGS", options={"gtol": 1e-9}).x
+    assert fitted.calibration == pytest.approx(tuple(expected), abs=1e-5)
+
+
+def test_personal_recalibration_with_a_negative_slope_is_reported_and_changes_no_prediction(different_site):
+    model, community, rows, test = different_site
+    reversed_rows = {**rows, "validation": Examples(test.x, 1 - (test.x[:, 0] > 0).astype(np.int64))}
+    recalibrated = personalise_model(
+        "recalibrate", model, community, reversed_rows, SETTINGS, is_classification=True, seed=1
+    )
+    assert recalibrated.selected()["slope"] < 0
+    community_only = PersonalModel("", community)
+    predictions = [
+        candidate.predict(model, test.x, is_classification=True)
+        for candidate in (recalibrated, community_only)
+    ]
+    assert np.array_equal(*predictions)
+
+
+def test_recalibration_of_values_with_two_subjects_is_not_estimable(different_site):
+    unknown = PersonalModel("recalibrate", different_site[1], calibration=_fit_calibration(
+        np.array([1.0, 2.0]), np.array([1.0, 2.0]), is_classification=False
+    ))  # fmt: skip
+    assert unknown.selected() == {}
+    assert unknown.applied_calibration == (0.0, 1.0)
 
 
 def test_decision_curve_of_four_subjects():

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.linear_model import LogisticRegression
-from sklearn.metrics import average_precision_score, brier_score_loss, r2_score, roc_auc_score, roc_curve
+from sklearn.metrics import average_precision_score, brier_score_loss, roc_auc_score, roc_curve
+from statsmodels.stats.proportion import proportion_confint
 
 from abaton.errors import SettingsError
 from abaton.metrics.classification import (
@@ -17,7 +18,6 @@ from abaton.metrics.classification import (
     ScoreHistogram,
     count_scores,
     evaluate_classifier,
-    evaluate_regression,
     merge_histograms,
     wilson,
 )
@@ -79,30 +79,64 @@ def test_counts_of_sites_add_up_to_the_counts_of_all(seed: int, sites: int) -> N
     assert np.array_equal(summed.controls, pooled.controls)
 
 
-def test_bins_change_the_area_by_less_than_a_thousandth() -> None:
-    probabilities, labels = subjects(2000, 8)
-    exact, binned = (
-        evaluate_classifier(count_scores(probabilities, labels, bins=bins), resamples=0)["auroc"].value
-        for bins in (0, BINS)
+@pytest.mark.parametrize("prevalence", [0.001, 0.0016, 0.01, 0.1, 0.5])
+@pytest.mark.parametrize("distance", [0.3, 1.0, 3.0])
+def test_bins_of_rare_and_common_outcomes_change_the_area_by_less_than_two_thousandths(prevalence, distance):
+    rng = np.random.default_rng(8)
+    labels = (rng.random(60_000) < prevalence).astype(np.int64)
+    x = rng.normal(size=60_000) + distance * labels
+    log_odds = math.log(prevalence / (1 - prevalence)) + distance * x - distance**2 / 2
+    probabilities = (1 / (1 + np.exp(-log_odds))).astype(np.float32)
+    binned = evaluate_classifier(count_scores(probabilities, labels, bins=BINS), resamples=0)["auroc"].value
+    assert abs(binned - roc_auc_score(labels, probabilities)) < 0.002
+
+
+@given(st.integers(0, 1000), st.integers(2, 5))
+def test_exact_histograms_of_sites_merge_to_that_of_all(seed: int, sites: int) -> None:
+    probabilities, labels = subjects(60, seed, digits=2)
+    merged = merge_histograms(count_scores(probabilities[i::sites], labels[i::sites]) for i in range(sites))
+    pooled = count_scores(probabilities, labels)
+    for name in ("scores", "cases", "controls"):
+        assert np.array_equal(getattr(merged, name), getattr(pooled, name))
+
+
+def test_several_sites_have_the_values_of_all_and_strata_of_their_own() -> None:
+    rng = np.random.default_rng(3)
+    labels = np.repeat([0, 1, 0, 1], 100)
+    probabilities = np.clip(rng.normal(0.3 + 0.2 * labels + 0.2 * (np.arange(400) > 199), 0.1), 0.01, 0.99)
+    sites = [count_scores(probabilities[part], labels[part]) for part in (slice(200), slice(200, 400))]
+    apart, pooled = evaluate_classifier(sites), evaluate_classifier(merge_histograms(sites))
+    assert {name: estimate.value for name, estimate in apart.items()} == pytest.approx(
+        {name: estimate.value for name, estimate in pooled.items()}
     )
-    assert abs(exact - binned) < 1e-3
+    name = "sensitivity at specificity 0.9"
+    assert apart[name].high - apart[name].low < pooled[name].high - pooled[name].low
 
 
-def test_different_bins_do_not_add_up() -> None:
-    probabilities, labels = subjects(20, 0)
-    with pytest.raises(SettingsError, match="different bins"):
-        merge_histograms(
-            [count_scores(probabilities, labels, bins=10), count_scores(probabilities, labels, bins=20)]
-        )
+@pytest.mark.parametrize("cases", [14, 15])
+def test_intervals_need_fifteen_cases_and_controls(cases: int) -> None:
+    rng = np.random.default_rng(0)
+    labels = (np.arange(100) < cases).astype(np.int64)
+    for flipped in (labels, 1 - labels):
+        estimates = evaluate_classifier(count_scores(rng.beta(2 + flipped, 3), flipped))
+        for name, estimate in estimates.items():
+            assert math.isfinite(estimate.value)
+            assert math.isfinite(estimate.low) == (cases == 15 or name == "accuracy"), name
 
 
-def test_interval_has_its_nominal_coverage() -> None:
-    truth = evaluate_classifier(count_scores(*subjects(200_000, 99), bins=BINS), resamples=0)["auroc"].value
-    covered = 0
+def test_intervals_have_their_nominal_coverage() -> None:
+    """Fewer repetitions than `abaton bench references`, with wide tolerance."""
+    truth = {
+        name: estimate.value
+        for name, estimate in evaluate_classifier(count_scores(*subjects(400_000, 99)), resamples=0).items()
+    }
+    covered = dict.fromkeys(truth, 0)
     for seed in range(200):
-        estimates = evaluate_classifier(count_scores(*subjects(150, seed)), resamples=100, seed=seed)["auroc"]
-        covered += estimates.low <= truth <= estimates.high
-    assert 178 <= covered <= 199  # 95 % of 200 is 190; the binomial's middle 99.9 %
+        estimates = evaluate_classifier(count_scores(*subjects(150, seed)), resamples=100, seed=seed)
+        for name, estimate in estimates.items():
+            covered[name] += estimate.low <= truth[name] <= estimate.high
+    for name, hits in covered.items():
+        assert 178 <= hits <= 199, name  # 95 % of 200 is 190; the binomial's middle 99.9 %
 
 
 def test_same_seed_same_interval() -> None:
@@ -150,25 +184,14 @@ def test_calibration_groups_contain_all_subjects() -> None:
     assert isinstance(counts, ScoreHistogram)
 
 
-def test_values_agree_with_scikit_learn() -> None:
-    rng = np.random.default_rng(0)
-    actual = rng.normal(50, 10, 300)
-    predicted = actual * 0.8 + 8 + rng.normal(0, 3, 300)
-    estimates = evaluate_regression(predicted, actual, resamples=200)
-    assert math.isclose(estimates["r2"].value, r2_score(actual, predicted), abs_tol=1e-12)
-    assert estimates["r2"].low < estimates["r2"].value < estimates["r2"].high
-    assert math.isclose(
-        estimates["calibration slope"].value, np.polyfit(predicted, actual, 1)[0], rel_tol=1e-9
-    )
-
-
-def test_explained_variance_of_a_constant_is_nan() -> None:
-    assert math.isnan(
-        evaluate_regression(np.array([1.0, 2.0]), np.array([3.0, 3.0]), resamples=5)["r2"].value
-    )
-
-
 def test_wilson_is_inside_zero_and_one() -> None:
     assert math.isclose(wilson(10, 10).high, 1.0)
     assert wilson(10, 10).low > 0.7
     assert math.isnan(wilson(0, 0).value)
+
+
+def test_wilson_agrees_with_statsmodels() -> None:
+    for n in (1, 7, 50, 300):
+        for hits in {0, 1, n // 3, n}:
+            low, high = proportion_confint(hits, n, method="wilson")
+            assert (wilson(hits, n).low, wilson(hits, n).high) == pytest.approx((low, high), abs=1e-6)

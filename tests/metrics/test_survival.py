@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from lifelines.utils import concordance_index
 
 from abaton.controller import TrainSettings
 from abaton.metrics.predictions import score_metrics, validation_counts
@@ -72,6 +73,26 @@ def test_interval_has_its_nominal_coverage_and_sums_add_up():
     total = add_pairs(site_sums)
     assert total.subjects == 300
     assert total.concordant == pytest.approx(sum(sums.concordant for sums in site_sums))
+
+
+@given(st.integers(0, 10_000), st.sampled_from([1, 8]), st.sampled_from([0.1, 0.5, 1.0]))
+def test_concordance_of_one_site_is_that_of_lifelines(seed, digits, fraction):
+    rng = np.random.default_rng(seed)
+    y = np.stack([rng.integers(1, 20, 50), rng.random(50) < fraction], axis=1).astype(float)
+    y[:2] = [[1.0, 1.0], [30.0, 0.0]]  # a comparable pair
+    risk = np.round(rng.random(50), digits)
+    estimate = evaluate_survival(sum_pairs(risk, y))["concordance"]
+    assert estimate.value == pytest.approx(concordance_index(y[:, 0], -risk, y[:, 1]), abs=1e-12)
+    assert math.isfinite(estimate.low) == (y[:, 1].sum() >= 15)
+
+
+def test_over_sites_only_pairs_within_sites_count():
+    y, later = np.array([[1.0, 1], [2.0, 1]]), np.array([[3.0, 1], [4.0, 1]])
+    concordant, discordant = np.array([0.9, 0.8]), np.array([0.1, 0.2])
+    within = evaluate_survival(add_pairs([sum_pairs(concordant, y, 0), sum_pairs(discordant, later, 0)]))
+    pooled = evaluate_survival(sum_pairs(np.append(concordant, discordant), np.concatenate([y, later]), 0))
+    assert within["concordance"].value == 1 / 2
+    assert pooled["concordance"].value == 5 / 6
 
 
 def test_sums_of_few_events_or_few_censored_are_suppressed():

@@ -50,7 +50,7 @@ def test_the_forest_plot_omits_missing_estimates_and_its_table_lists_them() -> N
         ("community", ["kos"]),
         ("local_only", ["kos"]),
     ]
-    assert [line[-1] for line in figure["table"]["rows"]][1::2] == ["–", "too few"]
+    assert [line[-1] for line in figure["table"]["rows"]][1::2] == ["not estimable", "too few"]
 
 
 def test_a_model_has_one_colour() -> None:

@@ -228,7 +228,9 @@ def test_a_survival_model_recovers_hazard_ratio_and_concordance(run, hospitals):
 def test_findings_and_interpretability_of_a_survival_study(run):
     result = run.row.result
     finding = main_finding({"outcome": "heart_failure"}, result["evaluation"])
-    assert "predicts heart failure with a concordance (Harrell's C) of 0." in finding["text"]
+    assert (
+        "predicts heart failure with a concordance (Harrell's C, pairs within sites) of 0." in finding["text"]
+    )
     assert "excludes the value of a model without information" in finding["certainty"]
     interpretability = result["interpretability"]
     assert interpretability["metric"] == "concordance"

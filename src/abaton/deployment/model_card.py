@@ -116,12 +116,9 @@ def _calibration(run: Run) -> dict[str, Any]:
     """Return the model card's calibration curve of the community model, and the recalibration line."""
     evaluation = run.result["evaluation"]
     points = evaluation["curves"].get(COMMUNITY, {}).get("calibration", [])
-    recalibration = evaluation.get("recalibration", {}).get(COMMUNITY)
     return {
         "points": [{"predicted": predicted, "observed": proportion} for predicted, proportion in points],
-        "recalibration": None
-        if recalibration is None
-        else {"intercept": recalibration[0], "slope": recalibration[1]},
+        "recalibration": evaluation.get("recalibration", {}).get(COMMUNITY),
     }
 
 

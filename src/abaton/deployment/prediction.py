@@ -19,6 +19,7 @@ from abaton.errors import RefusedError, SettingsError
 from abaton.features import FeatureTable
 from abaton.federation import COMMUNITY, Run
 from abaton.federation.federation import state_folder
+from abaton.metrics.logistic_fit import log_odds, sigmoid
 from abaton.study import study_from_toml
 from abaton.study_run.local_benefit import load_personal_model, personal_models_path
 
@@ -197,10 +198,9 @@ def _predict(run: Run, table: FeatureTable, site: str, personalisation: str) -> 
     if predicted.ndim == 1:
         return predicted[:, None], predicted[:, None]
     recalibration = run.result.get("evaluation", {}).get("recalibration", {}).get(COMMUNITY)
-    if recalibration is None or predicted.shape[1] != 2:
+    if recalibration is None or recalibration["status"] != "fitted" or predicted.shape[1] != 2:
         return predicted, predicted
-    clipped = np.clip(predicted[:, 1], 1e-6, 1 - 1e-6)
-    recalibrated = 1 / (1 + np.exp(-(recalibration[0] + recalibration[1] * np.log(clipped / (1 - clipped)))))
+    recalibrated = sigmoid(recalibration["intercept"] + recalibration["slope"] * log_odds(predicted[:, 1]))
     return predicted, np.stack([1 - recalibrated, recalibrated], axis=1)
 
 

@@ -6,6 +6,7 @@ because the best of several weights is unstable with few validation subjects; it
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 
 from abaton.errors import SettingsError
 from abaton.layout import Vector
+from abaton.metrics.logistic_fit import fit_line, log_odds, sigmoid
 from abaton.models.base import Examples, Model, train_model
 from abaton.training import TrainSettings
 
@@ -24,8 +26,8 @@ RECALIBRATE, FINE_TUNE, INTERPOLATE = "recalibrate", "fine-tune", "interpolate"
 METHODS = (RECALIBRATE, FINE_TUNE, INTERPOLATE)
 
 _GRID = np.linspace(0.0, 1.0, 21)
-_MIN_PROBABILITY = 1e-6
-_NEWTON_STEPS, _SLOPE_PRIOR = 25, 0.5
+_PRIOR_PRECISION = 1.0, 4.0  # of intercept and slope: standard deviations of 1 and 0.5
+_NO_CHANGE = 0.0, 1.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -37,14 +39,21 @@ class PersonalModel:
         community: The community model.
         fine_tuned: The community model fine-tuned on the site's rows; None if it was only recalibrated.
         weight: Weight of the fine-tuned model, from 0 to 1.
-        calibration: Intercept and slope of the recalibration, on the scale of log odds or of values.
+        calibration: Intercept and slope of the recalibration as fitted, on the scale of log odds or of values; NaN
+            if they are not estimable. A slope of 0 or below would reverse the order of predictions: it is reported
+            but not applied.
     """
 
     method: str
     community: Vector
     fine_tuned: Vector | None = None
     weight: float = 0.0
-    calibration: tuple[float, float] = (0.0, 1.0)
+    calibration: tuple[float, float] = _NO_CHANGE
+
+    @property
+    def applied_calibration(self) -> tuple[float, float]:
+        """Intercept and slope that the personal model applies: 0 and 1 unless the fitted slope is above 0."""
+        return self.calibration if self.calibration[1] > 0 else _NO_CHANGE
 
     def predict(self, model: Model, x: NDArray[Any], *, is_classification: bool) -> Floats:
         """Predict with a site's personal model: probabilities of the second of two classes, or values."""
@@ -55,18 +64,20 @@ class PersonalModel:
                 * _linear_predictor(model, self.fine_tuned, x, is_classification=is_classification)
                 + (1 - self.weight) * predictor
             )
-        predictor = self.calibration[0] + self.calibration[1] * predictor
-        return _sigmoid(predictor) if is_classification else predictor
+        intercept, slope = self.applied_calibration
+        predictor = intercept + slope * predictor
+        return sigmoid(predictor) if is_classification else predictor
 
     def selected(self) -> dict[str, float]:
-        """Return the personalisation parameters that were selected on the site's validation subjects."""
+        """Return the personalisation parameters that were selected on the site's validation subjects.
+
+        None for a recalibration that is not estimable.
+        """
         if self.method == INTERPOLATE:
             return {"weight": self.weight}
-        return (
-            {"intercept": self.calibration[0], "slope": self.calibration[1]}
-            if self.method == RECALIBRATE
-            else {}
-        )
+        if self.method != RECALIBRATE or not np.isfinite(self.calibration).all():
+            return {}
+        return {"intercept": self.calibration[0], "slope": self.calibration[1]}
 
 
 def personalise_model(
@@ -156,36 +167,23 @@ def _linear_predictor(model: Model, vector: Vector, x: NDArray[Any], *, is_class
     predictions = model.score(vector, Examples(x, labels)).predictions
     if not is_classification:
         return np.asarray(predictions, np.float64).reshape(-1)
-    probabilities = np.clip(np.asarray(predictions[:, 1], np.float64), _MIN_PROBABILITY, 1 - _MIN_PROBABILITY)
-    return np.asarray(np.log(probabilities / (1 - probabilities)))
+    return log_odds(predictions[:, 1])
 
 
 def _fit_calibration(predictor: Floats, y: NDArray[Any], *, is_classification: bool) -> tuple[float, float]:
-    """Return intercept and slope of personalisation by calibration, shrunk to 0 and 1 with few subjects."""
+    """Return intercept and slope of personalisation by calibration, shrunk to 0 and 1 with few subjects.
+
+    NaN for values if there are fewer than three subjects or one distinct prediction.
+    """
     if is_classification:
-        return _fit_logistic_calibration(predictor, np.asarray(y, np.float64))
+        is_case = np.asarray(y, np.float64)
+        order = np.argsort(predictor, kind="stable")
+        fit = fit_line(
+            predictor[order], is_case[None, order], 1 - is_case[None, order], prior_precision=_PRIOR_PRECISION
+        )
+        return float(fit.intercept[0]), float(fit.slope[0])
     squared_sum = float(((predictor - predictor.mean()) ** 2).sum())
     if len(y) < 3 or not squared_sum:
-        return 0.0, 1.0
+        return math.nan, math.nan
     slope = float(((predictor - predictor.mean()) * (y - np.mean(y))).sum()) / squared_sum
     return float(np.mean(y) - slope * predictor.mean()), slope
-
-
-def _fit_logistic_calibration(predictor: Floats, outcomes: Floats) -> tuple[float, float]:
-    """Fit personalisation by logistic calibration with Newton's method, and a normal prior at (0, 1)."""
-    design = np.stack([np.ones_like(predictor), predictor])
-    coefficients, prior_mean, prior_precision = (
-        np.array([0.0, 1.0]),
-        np.array([0.0, 1.0]),
-        np.diag([1.0, 1.0 / _SLOPE_PRIOR**2]),
-    )
-    for _ in range(_NEWTON_STEPS):
-        probabilities = _sigmoid(coefficients @ design)
-        gradient = design @ (outcomes - probabilities) - prior_precision @ (coefficients - prior_mean)
-        hessian = (design * (probabilities * (1 - probabilities))) @ design.T + prior_precision
-        coefficients = coefficients + np.clip(np.linalg.solve(hessian, gradient), -1, 1)
-    return float(coefficients[0]), float(max(coefficients[1], 0.0))
-
-
-def _sigmoid(log_odds: Floats) -> Floats:
-    return np.asarray(1 / (1 + np.exp(-np.clip(log_odds, -30, 30))))

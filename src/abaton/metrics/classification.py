@@ -6,30 +6,56 @@ send counts instead of subjects' scores, and the sum is evaluated as if all subj
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
 
 from abaton.errors import SettingsError
+from abaton.metrics.classification_intervals import (
+    MIN_CLASS_COUNT,
+    UNKNOWN_LIMITS,
+    auprc_limits,
+    auroc_limits,
+    brier_limits,
+    intercept_limits,
+    percentile_limits,
+    slope_limits,
+    wilson_limits,
+)
+from abaton.metrics.logistic_fit import MIN_PROBABILITY, fit_line, fit_shift, log_odds, sigmoid
 
 Floats = NDArray[np.float64]
 
-BINS = 500
+BINS = 4000
+"""Bins of the histograms that sites release, equally wide on the scale of log odds, the same at all sites."""
+
 _RESAMPLES_PER_CHUNK = 100  # limits memory
-_NEWTON_STEPS, _MIN_CURVATURE = 25, 1e-6
+_MAX_LOG_ODDS = -float(np.log(MIN_PROBABILITY))
+NOT_ESTIMABLE = "not estimable"
 
 
 @dataclass(frozen=True, slots=True)
 class MetricEstimate:
-    """Estimate with its confidence interval; NaN where it is unknown."""
+    """Estimate with its confidence interval; NaN where it is not estimable.
+
+    >>> print(MetricEstimate(0.8, 0.7, 0.9), MetricEstimate(0.8, np.nan, np.nan), sep="; ")
+    0.800 (0.700 to 0.900); 0.800
+    >>> print(MetricEstimate(np.nan, np.nan, np.nan))
+    not estimable
+    """
 
     value: float
     low: float
     high: float
 
     def __str__(self) -> str:
+        if not np.isfinite(self.value):
+            return NOT_ESTIMABLE
+        if not (np.isfinite(self.low) and np.isfinite(self.high)):
+            return f"{self.value:.3f}"
         return f"{self.value:.3f} ({self.low:.3f} to {self.high:.3f})"
 
 
@@ -73,7 +99,9 @@ class ScoreHistogram:
 def count_scores(
     probabilities: NDArray[np.floating], labels: NDArray[np.integer], *, bins: int = 0
 ) -> ScoreHistogram:
-    """Count cases (label 1) and controls (label 0) by a classifier's probability, exactly or in equal bins.
+    """Count cases (label 1) and controls (label 0) by a classifier's probability, exactly or in bins.
+
+    Bins have equal widths on the scale of log odds, so rare outcomes and extreme predictions have enough of them.
 
     >>> counts = count_scores(np.array([0.1, 0.4, 0.35, 0.8]), np.array([0, 0, 1, 1]))
     >>> auroc(counts.scores, counts.cases[None], counts.controls[None]).tolist()
@@ -87,8 +115,7 @@ def count_scores(
             "a predicted probability is not between 0 and 1", remedy="pass probabilities, not raw outputs"
         )
     if bins:
-        scores = (np.arange(bins) + 0.5) / bins
-        bin_index = np.minimum((probabilities * bins).astype(np.int64), bins - 1)
+        scores, bin_index = bin_scores(bins), bin_indices(probabilities, bins)
     else:
         scores, bin_index = np.unique(probabilities, return_inverse=True)
     is_case = np.asarray(labels).astype(bool)
@@ -99,18 +126,43 @@ def count_scores(
     return ScoreHistogram(scores, cases, controls)
 
 
+def bin_scores(bins: int = BINS) -> Floats:
+    """Return the probability that represents each bin of a classifier's score histogram: its middle in log odds.
+
+    >>> bin_scores(4).round(6).tolist()
+    [0.0, 0.000999, 0.999001, 1.0]
+    """
+    middles = (np.arange(bins) + 0.5) / bins
+    return sigmoid((2 * middles - 1) * _MAX_LOG_ODDS)
+
+
+def bin_indices(probabilities: NDArray[np.floating], bins: int = BINS) -> NDArray[np.int64]:
+    """Return the bin of each predicted probability in a classifier's score histogram."""
+    position = (log_odds(probabilities) / _MAX_LOG_ODDS + 1) / 2 * bins
+    return np.clip(np.floor(position), 0, bins - 1).astype(np.int64)
+
+
 def merge_histograms(histograms: Iterable[ScoreHistogram]) -> ScoreHistogram:
-    """Return the sum of the classifier score histograms of several sites, which must have the same bins."""
-    first, *remaining = histograms
-    if any(not np.array_equal(first.scores, histogram.scores) for histogram in remaining):
-        raise SettingsError(
-            "the sites have different bins", remedy="use the same number of bins at all sites"
+    """Return the sum of the classifier score histograms of several sites, over the union of their scores."""
+    scores, cases, controls = _stack_histograms(list(histograms))
+    return ScoreHistogram(scores, cases.sum(0), controls.sum(0))
+
+
+def _stack_histograms(histograms: Sequence[ScoreHistogram]) -> tuple[Floats, Floats, Floats]:
+    """Return the union of the scores of a classifier's histograms, and the counts of each, one row per histogram."""
+    first = histograms[0].scores
+    if all(np.array_equal(first, histogram.scores) for histogram in histograms[1:]):
+        return (
+            first,
+            np.stack([histogram.cases for histogram in histograms]),
+            np.stack([histogram.controls for histogram in histograms]),
         )
-    return ScoreHistogram(
-        first.scores,
-        first.cases + sum(histogram.cases for histogram in remaining),
-        first.controls + sum(histogram.controls for histogram in remaining),
-    )
+    scores = np.unique(np.concatenate([histogram.scores for histogram in histograms]))
+    cases, controls = np.zeros((2, len(histograms), len(scores)))
+    for row, histogram in enumerate(histograms):
+        columns = np.searchsorted(scores, histogram.scores)
+        cases[row, columns], controls[row, columns] = histogram.cases, histogram.controls
+    return scores, cases, controls
 
 
 # Each metric takes the scores and resampled counts, one row per resample, and returns one value per row.
@@ -155,32 +207,53 @@ def brier(scores: Floats, cases: Floats, controls: Floats) -> Floats:
 
 
 def calibration_slope(scores: Floats, cases: Floats, controls: Floats) -> Floats:
-    """Return the slope of the outcome on the predicted log odds: below 1 the predictions are too extreme."""
-    return _fit_recalibration(scores, cases, controls)[:, 1]
+    """Return the slope of the outcome on the predicted log odds: below 1 the predictions are too extreme.
+
+    NaN, that is not estimable, where `metrics.logistic_fit` has no fit.
+    """
+    return fit_line(log_odds(scores), cases, controls).slope
 
 
 def calibration_intercept(scores: Floats, cases: Floats, controls: Floats) -> Floats:
     """Return the log odds to add to every prediction for a correct mean: above 0 the predictions are too low."""
-    log_odds, total = _log_odds(scores), cases + controls
-    shift = np.zeros(len(cases))
-    for _ in range(_NEWTON_STEPS):
-        probabilities = 1 / (1 + np.exp(-(log_odds + shift[:, None])))
-        curvature = (total * probabilities * (1 - probabilities)).sum(1)
-        shift += np.clip(
-            (cases - total * probabilities).sum(1) / np.maximum(curvature, _MIN_CURVATURE), -4, 4
-        )
-    return shift
+    return fit_shift(log_odds(scores), cases, controls)[0]
 
 
-def recalibration(counts: ScoreHistogram) -> tuple[float, float]:
-    """Return intercept and slope of a classifier's recalibration on the scale of log odds.
+@dataclass(frozen=True, slots=True)
+class Recalibration:
+    """Line that corrects a classifier's predicted log odds.
 
-    Where they are unknown, or would reverse the order of predictions, they are 0 and 1.
+    Attributes:
+        intercept, slope: The fitted line; NaN if it is not estimable.
     """
-    if not counts.cases.sum() or not counts.controls.sum():
-        return 0.0, 1.0
-    intercept, slope = _fit_recalibration(counts.scores, counts.cases[None], counts.controls[None])[0]
-    return (float(intercept), float(slope)) if np.isfinite(intercept) and slope > 0 else (0.0, 1.0)
+
+    intercept: float
+    slope: float
+
+    @property
+    def status(self) -> str:
+        """Whether the recalibration can be applied: 'fitted', or why it cannot.
+
+        >>> Recalibration(0.1, 0.8).status, Recalibration(0.1, -0.8).status
+        ('fitted', 'slope not above 0')
+        """
+        if not (np.isfinite(self.intercept) and np.isfinite(self.slope)):
+            return NOT_ESTIMABLE
+        return "fitted" if self.slope > 0 else "slope not above 0"
+
+    @property
+    def is_applicable(self) -> bool:
+        """Whether the recalibration exists and preserves the order of predictions."""
+        return self.status == "fitted"
+
+
+def recalibration(counts: ScoreHistogram) -> Recalibration:
+    """Return the recalibration of a classifier on the scale of log odds, by the fit of the calibration slope.
+
+    A slope of 0 or below would reverse the order of predictions: the result states it, and is not applicable.
+    """
+    fit = fit_line(log_odds(counts.scores), counts.cases[None], counts.controls[None])
+    return Recalibration(float(fit.intercept[0]), float(fit.slope[0]))
 
 
 def net_benefit(counts: ScoreHistogram, thresholds: Floats) -> tuple[Floats, Floats]:
@@ -212,65 +285,79 @@ def metric_functions(specificity: float) -> dict[str, MetricFunction]:
 
 
 def evaluate_classifier(
-    counts: ScoreHistogram,
+    counts: ScoreHistogram | Sequence[ScoreHistogram],
     *,
     specificity: float = 0.9,
     resamples: int = 1000,
     seed: int = 0,
     level: float = 0.95,
 ) -> dict[str, MetricEstimate]:
-    """Return all metrics of a classifier with bootstrap intervals, stratified by cases and controls.
+    """Return all metrics of a classifier with confidence intervals.
 
-    With cases only or controls only, metrics that need both are NaN.
+    Intervals: DeLong with Student's t for AUROC; the infinitesimal jackknife within sites for AUPRC; the percentile
+    bootstrap, stratified by site and class, for sensitivity; Wald for the calibration slope and sandwich for the
+    intercept; Wilson for accuracy; the standard error of the mean for the Brier score. Except for accuracy, there is
+    no interval below 15 cases or 15 controls. With cases only or controls only, metrics that need both are NaN.
+
+    Args:
+        counts: Histogram of all subjects, or one of each site.
+        specificity: Specificity at which sensitivity is computed.
+        resamples: Number of bootstrap samples.
+        seed: Seed of the bootstrap.
+        level: Confidence level.
     """
-    metrics = metric_functions(specificity)
-    if not counts.subjects:
-        return dict.fromkeys(metrics, MetricEstimate(np.nan, np.nan, np.nan))
-    if not counts.cases.sum() or not counts.controls.sum():
-        unknown = MetricEstimate(np.nan, np.nan, np.nan)
-        values = {
-            name: float(metrics[name](counts.scores, counts.cases[None], counts.controls[None])[0])
-            for name in ("accuracy", "brier")
+    names = metric_functions(specificity)
+    histograms = [counts] if isinstance(counts, ScoreHistogram) else list(counts)
+    unknown = MetricEstimate(np.nan, np.nan, np.nan)
+    if not sum(histogram.subjects for histogram in histograms):
+        return dict.fromkeys(names, unknown)
+    scores, site_cases, site_controls = _stack_histograms(histograms)
+    is_filled = (site_cases + site_controls).sum(0) > 0
+    scores, site_cases, site_controls = (
+        scores[is_filled],
+        site_cases[:, is_filled],
+        site_controls[:, is_filled],
+    )
+    cases, controls = site_cases.sum(0), site_controls.sum(0)
+    has_both = bool(cases.sum() and controls.sum())
+    values = {
+        name: float(metric(scores, cases[None], controls[None])[0])
+        for name, metric in names.items()
+        if has_both or name in ("accuracy", "brier")
+    }
+    z, n = NormalDist().inv_cdf((1 + level) / 2), float(cases.sum() + controls.sum())
+    limits = {"accuracy": wilson_limits(values["accuracy"], n, z)}
+    if min(cases.sum(), controls.sum()) >= MIN_CLASS_COUNT:
+        sensitivity = f"sensitivity at specificity {specificity:g}"
+        resampled = _resample_metric(names[sensitivity], (scores, site_cases, site_controls), resamples, seed)
+        limits |= {
+            "auroc": auroc_limits(cases, controls, level),
+            "auprc": auprc_limits(values["auprc"], site_cases, site_controls, level),
+            sensitivity: percentile_limits(resampled, level),
+            "calibration slope": slope_limits(scores, cases, controls, z),
+            "calibration intercept": intercept_limits(scores, cases, controls, z),
+            "brier": brier_limits(scores, cases, controls, level),
         }
-        estimates = {name: MetricEstimate(value, np.nan, np.nan) for name, value in values.items()}
-        return {**dict.fromkeys(metrics, unknown), **estimates}
-    rng = np.random.default_rng(seed)
-    resampled: dict[str, list[Floats]] = {name: [] for name in metrics}
+    return {
+        name: MetricEstimate(values[name], *limits.get(name, UNKNOWN_LIMITS)) if name in values else unknown
+        for name in names
+    }
+
+
+def _resample_metric(
+    metric: MetricFunction, counts: tuple[Floats, Floats, Floats], resamples: int, seed: int
+) -> Floats:
+    """Return a classification metric of bootstrap samples, drawn within each site and class."""
+    rng, (scores, site_cases, site_controls) = np.random.default_rng(seed), counts
+    resampled = [np.empty(0)]
     for start in range(0, resamples, _RESAMPLES_PER_CHUNK):
-        chunk = min(_RESAMPLES_PER_CHUNK, resamples - start)
+        rows = min(_RESAMPLES_PER_CHUNK, resamples - start)
         cases, controls = (
-            _resample(counts_of_group, chunk, rng) for counts_of_group in (counts.cases, counts.controls)
+            np.sum([_resample(site, rows, rng) for site in strata if site.sum()], axis=0)
+            for strata in (site_cases, site_controls)
         )
-        for name, metric in metrics.items():
-            resampled[name].append(metric(counts.scores, cases, controls))
-    return {
-        name: percentile_interval(
-            float(metric(counts.scores, counts.cases[None], counts.controls[None])[0]),
-            np.concatenate(resampled[name]) if resamples else np.empty(0),
-            level,
-        )
-        for name, metric in metrics.items()
-    }
-
-
-def evaluate_regression(
-    predicted: Floats, actual: Floats, *, resamples: int = 1000, seed: int = 0, level: float = 0.95
-) -> dict[str, MetricEstimate]:
-    """Return MAE, RMSE, r² and calibration slope of predicted values, with bootstrap intervals as for classifiers."""
-    if not len(actual):
-        return dict.fromkeys(
-            ("mae", "rmse", "r2", "calibration slope"), MetricEstimate(np.nan, np.nan, np.nan)
-        )
-    predicted, actual = np.asarray(predicted, np.float64), np.asarray(actual, np.float64)
-    rng = np.random.default_rng(seed)
-    metrics = [_regression_metrics(predicted, actual)]
-    for _ in range(resamples):
-        sample = rng.integers(0, len(actual), len(actual))
-        metrics.append(_regression_metrics(predicted[sample], actual[sample]))
-    return {
-        name: percentile_interval(metrics[0][name], np.array([r[name] for r in metrics[1:]]), level)
-        for name in metrics[0]
-    }
+        resampled.append(metric(scores, cases, controls))
+    return np.concatenate(resampled)
 
 
 def wilson(hits: float, n: float, z: float = 1.959964) -> MetricEstimate:
@@ -281,29 +368,7 @@ def wilson(hits: float, n: float, z: float = 1.959964) -> MetricEstimate:
     """
     if not n:
         return MetricEstimate(np.nan, np.nan, np.nan)
-    fraction, correction = hits / n, z * z / n
-    middle = (fraction + correction / 2) / (1 + correction)
-    half_width = z / (1 + correction) * np.sqrt(fraction * (1 - fraction) / n + correction / (4 * n))
-    return MetricEstimate(
-        fraction, max(0.0, float(middle - half_width)), min(1.0, float(middle + half_width))
-    )
-
-
-def _regression_metrics(predicted: Floats, actual: Floats) -> Mapping[str, float]:
-    errors, centred_values = predicted - actual, actual - actual.mean()
-    centred_predictions, value_variation = (
-        predicted - predicted.mean(),
-        float(np.dot(centred_values, centred_values)),
-    )
-    prediction_variation = float(np.dot(centred_predictions, centred_predictions))
-    return {
-        "mae": float(np.abs(errors).mean()),
-        "rmse": float(np.sqrt(np.mean(errors**2))),
-        "r2": 1 - float(np.dot(errors, errors)) / value_variation if value_variation else np.nan,
-        "calibration slope": float(np.dot(centred_predictions, centred_values)) / prediction_variation
-        if prediction_variation
-        else np.nan,
-    }
+    return MetricEstimate(hits / n, *wilson_limits(hits / n, n, z))
 
 
 def _cumulative_from_top(counts: Floats) -> Floats:
@@ -314,37 +379,3 @@ def _cumulative_from_top(counts: Floats) -> Floats:
 def _resample(counts: Floats, rows: int, rng: np.random.Generator) -> Floats:
     n = int(counts.sum())
     return rng.multinomial(n, counts / n, size=rows).astype(np.float64)
-
-
-def percentile_interval(value: float, resampled: Floats, level: float) -> MetricEstimate:
-    """Return a classification metric with the percentile interval of its bootstrap resamples."""
-    finite = resampled[np.isfinite(resampled)]
-    if not len(finite):
-        return MetricEstimate(value, np.nan, np.nan)
-    low, high = np.quantile(finite, [(1 - level) / 2, (1 + level) / 2])
-    return MetricEstimate(value, float(low), float(high))
-
-
-def _log_odds(scores: Floats) -> Floats:
-    clipped = np.clip(scores, 1e-6, 1 - 1e-6)
-    return np.asarray(np.log(clipped / (1 - clipped)))
-
-
-def _fit_recalibration(scores: Floats, cases: Floats, controls: Floats) -> Floats:
-    """Return intercept and slope of a logistic regression of the outcome on the predicted log odds."""
-    x, total = _log_odds(scores), cases + controls
-    coefficients = np.tile([0.0, 1.0], (len(cases), 1))
-    for _ in range(_NEWTON_STEPS):
-        probabilities = 1 / (1 + np.exp(-np.clip(coefficients[:, :1] + coefficients[:, 1:] * x, -30, 30)))
-        residuals, curvature = cases - total * probabilities, total * probabilities * (1 - probabilities)
-        g0, g1 = residuals.sum(1), (residuals * x).sum(1)
-        h00, h01, h11 = curvature.sum(1), (curvature * x).sum(1), (curvature * x * x).sum(1)
-        determinant = h00 * h11 - h01 * h01
-        is_regular = (
-            determinant > _MIN_CURVATURE
-        )  # with one score only, or perfect separation, the slope is undefined
-        determinant = np.where(is_regular, determinant, np.nan)
-        coefficients = coefficients + np.clip(
-            np.stack([(h11 * g0 - h01 * g1) / determinant, (h00 * g1 - h01 * g0) / determinant], 1), -4, 4
-        )
-    return np.where(np.abs(coefficients) < 100, coefficients, np.nan)

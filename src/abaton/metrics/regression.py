@@ -5,19 +5,34 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
-from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
 
 from abaton.metrics.classification import MetricEstimate
+from abaton.metrics.classification_intervals import UNKNOWN_LIMITS, log_limits, t_quantile
 
 _UNKNOWN = MetricEstimate(math.nan, math.nan, math.nan)
 
 
+MIN_SUBJECTS = 50
+"""Smallest number of subjects for which intervals of RMSE and explained variance are stated."""
+MIN_MAE_SUBJECTS = 20
+"""Smallest number of subjects for which an interval of MAE is stated."""
+
+_LOST_DEGREES = 8  # a sample's fourth moment is too small on average; chosen by measured coverage
+
+
 @dataclass(frozen=True, slots=True)
 class RegressionSums:
-    """Sums over subjects: number, absolute, squared and fourth powers of errors, the values and their squares."""
+    """Sums over subjects that add up over sites with the same centre of values.
+
+    Attributes:
+        subjects: Number of subjects.
+        absolute, squared, fourth: Sums of absolute errors, their squares and fourth powers.
+        total, squares, cubes, fourths: Sums of powers of the values minus the centre.
+        squared_values, squared_squares: Sums of squared errors times the centred values, and times their squares.
+    """
 
     subjects: int = 0
     absolute: float = 0.0
@@ -25,24 +40,33 @@ class RegressionSums:
     fourth: float = 0.0
     total: float = 0.0
     squares: float = 0.0
+    cubes: float = 0.0
+    fourths: float = 0.0
+    squared_values: float = 0.0
+    squared_squares: float = 0.0
 
 
-def sum_errors(predicted: NDArray[np.floating], actual: NDArray[np.floating]) -> RegressionSums:
+def sum_errors(
+    predicted: NDArray[np.floating], actual: NDArray[np.floating], *, centre: float = 0.0
+) -> RegressionSums:
     """Return one site's regression error sums from its subjects' predictions.
+
+    Args:
+        predicted: Predicted values.
+        actual: True values.
+        centre: Subtracted from the values before their powers are summed, the same at all sites; a value near their
+            mean avoids rounding errors.
 
     >>> sum_errors(np.array([1.0, 2.0]), np.array([1.0, 4.0])).squared
     4.0
     """
     errors = np.asarray(predicted, np.float64) - np.asarray(actual, np.float64)
-    values = np.asarray(actual, np.float64)
-    return RegressionSums(
-        len(values),
-        float(np.abs(errors).sum()),
-        float((errors**2).sum()),
-        float((errors**4).sum()),
-        float(values.sum()),
-        float((values**2).sum()),
-    )
+    values = np.asarray(actual, np.float64) - centre
+    columns = (
+        np.abs(errors), errors**2, errors**4, values, values**2, values**3, values**4,
+        errors**2 * values, errors**2 * values**2,
+    )  # fmt: skip
+    return RegressionSums(len(values), *(float(column.sum()) for column in columns))
 
 
 def add_errors(site_sums: Iterable[RegressionSums]) -> RegressionSums:
@@ -56,26 +80,38 @@ def add_errors(site_sums: Iterable[RegressionSums]) -> RegressionSums:
 def evaluate_sums(sums: RegressionSums, *, level: float = 0.95) -> dict[str, MetricEstimate]:
     """Return MAE, RMSE and explained variance of a regression from error sums, with large-sample intervals.
 
-    The intervals of the errors follow from their variance (RMSE by the delta method), that of the explained variance
-    from the formula of Olkin and Finn (1995).
+    All intervals follow from the delta method and Student's t on the logarithmic scale, that of the explained
+    variance on the scale of log(1 - R²), so it has a width at any R², also below 0. Intervals of RMSE and R² need 50
+    subjects, those of MAE 20. R² is NaN if all values are equal.
     """
     n = sums.subjects
     if n < 3:
         return dict.fromkeys(("rmse", "mae", "r2"), _UNKNOWN)
-    z = NormalDist().inv_cdf((1 + level) / 2)
+    quantile = t_quantile(level, n - 1)
     mae, mse = sums.absolute / n, sums.squared / n
-    rmse = math.sqrt(mse)
-    variation = sums.squares - sums.total**2 / n
-    mae_error = math.sqrt(max(0.0, mse - mae**2) / n)
-    rmse_error = math.sqrt(max(0.0, sums.fourth / n - mse**2) / n) / (2 * rmse) if rmse else 0.0
-    estimates = {"rmse": _interval(rmse, z * rmse_error), "mae": _interval(mae, z * mae_error)}
-    if variation <= 0:
+    mae_error = math.sqrt(max(0.0, mse - mae**2) / (n - 1))
+    mae_limits = log_limits(mae, mae_error, quantile) if n >= MIN_MAE_SUBJECTS else UNKNOWN_LIMITS
+    scale = quantile / math.sqrt(n - _LOST_DEGREES) if n >= MIN_SUBJECTS else math.nan
+    rmse_limits = UNKNOWN_LIMITS
+    if n >= MIN_SUBJECTS:
+        low, high = log_limits(mse, math.sqrt(max(0.0, sums.fourth / n - mse**2)), scale)
+        rmse_limits = math.sqrt(low), math.sqrt(high)
+    estimates = {
+        "rmse": MetricEstimate(math.sqrt(mse), *rmse_limits),
+        "mae": MetricEstimate(mae, *mae_limits),
+    }
+    mean = sums.total / n
+    variance = sums.squares / n - mean**2
+    if variance <= 1e-14 * sums.squares / n:  # rounding errors only
         return {**estimates, "r2": _UNKNOWN}
-    r2 = 1 - sums.squared / variation
-    clipped = max(0.0, min(1.0, r2))
-    r2_error = math.sqrt(4 * clipped * (1 - clipped) ** 2 * (n - 2) ** 2 / ((n**2 - 1) * (n + 3)))
-    return {**estimates, "r2": MetricEstimate(r2, r2 - z * r2_error, min(1.0, r2 + z * r2_error))}
-
-
-def _interval(value: float, half_width: float) -> MetricEstimate:
-    return MetricEstimate(value, max(0.0, value - half_width), value + half_width)
+    ratio = mse / variance
+    if n < MIN_SUBJECTS:
+        return {**estimates, "r2": MetricEstimate(1 - ratio, math.nan, math.nan)}
+    # Each subject's squared error and squared deviation from the mean, as far as their ratio depends on them.
+    deviation_fourth = (
+        sums.fourths - 4 * mean * sums.cubes + 6 * mean**2 * sums.squares - 3 * n * mean**4
+    ) / n
+    product = (sums.squared_squares - 2 * mean * sums.squared_values + mean**2 * sums.squared) / n
+    influence = sums.fourth / n - 2 * ratio * product + ratio**2 * deviation_fourth
+    low, high = log_limits(ratio, math.sqrt(max(0.0, influence)) / variance, scale)
+    return {**estimates, "r2": MetricEstimate(1 - ratio, 1 - high, 1 - low)}

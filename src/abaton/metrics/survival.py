@@ -1,7 +1,9 @@
 """Concordance of survival models from counts of pairs of subjects.
 
 Harrell's concordance is the fraction of comparable pairs in which the subject with the earlier event has the higher
-predicted probability. Each site compares its own subjects, and the sums add up over sites.
+predicted probability. Each site compares its own subjects, and the sums add up over sites: over several sites it is
+the within-site concordance, which has no pairs of subjects from two sites. It differs from Harrell's C of the pooled
+subjects if predictions or baseline hazards differ between sites.
 """
 
 from __future__ import annotations
@@ -9,13 +11,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
-from statistics import NormalDist
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from abaton.metrics.classification import Floats, MetricEstimate
+from abaton.metrics.classification_intervals import MIN_CLASS_COUNT, logit_limits, t_quantile
 
 _UNKNOWN = MetricEstimate(math.nan, math.nan, math.nan)
 
@@ -104,16 +106,18 @@ def add_pairs(site_sums: Iterable[ConcordanceSums]) -> ConcordanceSums:
 
 
 def evaluate_survival(sums: ConcordanceSums, *, level: float = 0.95) -> dict[str, MetricEstimate]:
-    """Return Harrell's concordance of a survival model from sums, with its large-sample interval.
+    """Return Harrell's concordance of a survival model from sums, over pairs within sites, with its interval.
 
     It is a ratio of two U-statistics, so its variance is four times the sum of squared deviations of the subjects'
-    contributions, over the squared number of pairs.
+    contributions, over the squared number of pairs. The interval is symmetric on log odds, with a quantile of
+    Student's t; below 15 events there is none.
     """
     if not sums.pairs:
         return {"concordance": _UNKNOWN}
     value = sums.concordant / sums.pairs
     squared_sum = sums.concordant_squared - 2 * value * sums.product + value**2 * sums.pairs_squared
-    return {"concordance": _interval(value, 2 * math.sqrt(max(0.0, squared_sum)) / sums.pairs, level)}
+    error = 2 * math.sqrt(max(0.0, squared_sum)) / sums.pairs
+    return {"concordance": _estimate(value, error, sums.events, level)}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -123,21 +127,30 @@ class SurvivalComparison:
     Attributes:
         values: Concordance by model; NaN if no two subjects are comparable.
         influence: Contribution of each subject to the error of the concordance, by model.
+        events: Number of events; below 15 there are no intervals.
         level: Confidence level of the intervals.
     """
 
     values: Mapping[str, float]
     influence: Mapping[str, Floats]
+    events: int
     level: float
 
     def estimate(self, model: str) -> MetricEstimate:
         """Return the concordance of a compared survival model with its interval."""
-        return _interval(self.values[model], float(np.linalg.norm(self.influence[model])), self.level)
+        error = float(np.linalg.norm(self.influence[model]))
+        return _estimate(self.values[model], error, self.events, self.level)
 
     def difference(self, model: str, other: str) -> MetricEstimate:
         """Return the difference of two survival models' concordances with its interval."""
-        standard_error = float(np.linalg.norm(self.influence[model] - self.influence[other]))
-        return _interval(self.values[model] - self.values[other], standard_error, self.level, minimum=-1.0)
+        difference = self.values[model] - self.values[other]
+        if self.events < MIN_CLASS_COUNT:
+            return MetricEstimate(difference, math.nan, math.nan)
+        error = float(np.linalg.norm(self.influence[model] - self.influence[other]))
+        half_width = t_quantile(self.level, self.events - 1) * error
+        return MetricEstimate(
+            difference, max(-1.0, difference - half_width), min(1.0, difference + half_width)
+        )
 
 
 def compare_survival_models(
@@ -150,11 +163,12 @@ def compare_survival_models(
         total = float(pairs.sum()) or math.nan
         values[name] = float(concordant.sum()) / total
         influence[name] = 2 * (concordant - values[name] * pairs) / total
-    return SurvivalComparison(values, influence, level)
+    return SurvivalComparison(values, influence, int((y[:, 1] > 0).sum()), level)
 
 
-def _interval(value: float, standard_error: float, level: float, minimum: float = 0.0) -> MetricEstimate:
+def _estimate(value: float, standard_error: float, events: int, level: float) -> MetricEstimate:
     if math.isnan(value):
         return _UNKNOWN
-    half_width = NormalDist().inv_cdf((1 + level) / 2) * standard_error
-    return MetricEstimate(value, max(minimum, value - half_width), min(1.0, value + half_width))
+    if events < MIN_CLASS_COUNT:
+        return MetricEstimate(value, math.nan, math.nan)
+    return MetricEstimate(value, *logit_limits(value, standard_error, t_quantile(level, events - 1)))

@@ -151,9 +151,15 @@ def format_estimate(metrics: Mapping[str, Interval] | None, name: str) -> str:
 
 
 def format_interval(estimate: Interval | None) -> str:
-    """Return the estimate of an evaluation metric with its interval as text."""
-    if estimate is None or estimate["value"] is None:
+    """Return the estimate of an evaluation metric with its interval as text, or 'not estimable'.
+
+    >>> format_interval({"value": None, "low": None, "high": None})
+    'not estimable'
+    """
+    if estimate is None:
         return "–"
+    if estimate["value"] is None:
+        return "not estimable"
     if estimate["low"] is None:
         return f"{estimate['value']:.3f}"
     return f"{estimate['value']:.3f} ({estimate['low']:.3f} to {estimate['high']:.3f})"

@@ -114,12 +114,21 @@ def _summary(performance: Sequence[Mapping[str, Any]], metrics: Sequence[str]) -
     """Return the main metric as one sentence of the model card page."""
     overall = performance[0] if performance else None  # all sites
     estimate = format_interval(((overall or {}).get("metrics") or {}).get(metrics[0])) if metrics else "–"
-    if overall is None or estimate == "–":
+    if overall is None or estimate in ("–", "not estimable"):
         return "There are too few test subjects to evaluate the model."
     return (
         f"{metric_label(metrics[0])} {estimate} in {overall['subjects']} held-out test subjects of "
         f"{overall['sites']} {'site' if overall['sites'] == 1 else 'sites'}."
     )
+
+
+def _recalibration_text(recalibration: Mapping[str, Any]) -> str:
+    """Return the recalibration as one sentence of the model card page, also where it is not applied."""
+    if recalibration["slope"] is None:
+        return f"Recalibration of log odds: {recalibration['status']}; 'abaton model predict' applies none."
+    line = f"slope {recalibration['slope']:.3f}, intercept {recalibration['intercept']:+.3f}"
+    is_applied = "applies it" if recalibration["status"] == "fitted" else "does not apply it"
+    return f"Recalibration of log odds: {line}; 'abaton model predict' {is_applied}."
 
 
 def _optional_sections(card: Mapping[str, Any]) -> Iterable[CardSection]:
@@ -129,10 +138,7 @@ def _optional_sections(card: Mapping[str, Any]) -> Iterable[CardSection]:
         recalibration = calibration["recalibration"]
         text = "Test subjects in bins of about equal size by predicted probability."
         if recalibration is not None:
-            text += (
-                f" Recalibration of log odds: slope {recalibration['slope']:.3f}, intercept "
-                f"{recalibration['intercept']:+.3f}; 'abaton model predict' applies it."
-            )
+            text += f" {_recalibration_text(recalibration)}"
         rows = [
             {
                 "predicted probability": f"{row['predicted']:.3f}",

@@ -32,7 +32,7 @@ _DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 _LABELS = {
     "auroc": "AUROC", "auprc": "average precision", "brier": "Brier score", "accuracy": "accuracy",
     "rmse": "root mean squared error", "mae": "mean absolute error", "r2": "R²",
-    "concordance": "concordance (Harrell's C)",
+    "concordance": "concordance (Harrell's C, pairs within sites)",
 }  # fmt: skip
 _ERROR_NAME_PARTS = ("loss", "error", "rmse", "mae", "epsilon", "brier")
 

@@ -132,7 +132,7 @@ def count_predictions(
     if not federation.classes:
         mean, std = federation.label
         values = np.asarray(actual, np.float64) * std + mean
-        return sum_errors(predicted.reshape(-1).astype(np.float64) * std + mean, values)
+        return sum_errors(predicted.reshape(-1).astype(np.float64) * std + mean, values, centre=mean)
     return [
         _merge_small_bins(
             count_scores(np.clip(predicted[:, i], 0, 1), actual == i, bins=BINS), min_cell_count
@@ -212,7 +212,7 @@ def evaluate_counts(
     """Evaluate several models from the sites' counts; nothing below `min_cell_count` subjects."""
     rows: list[dict[str, Any]] = []
     curves: dict[str, Any] = {}
-    recalibrations: dict[str, list[float]] = {}
+    recalibrations: dict[str, dict[str, Any]] = {}
     bootstrap = seed, bootstrap_resamples
     for name, site_counts in models.items():
         for group in sorted({group for counts in site_counts for group in counts}, key=group_order):
@@ -234,14 +234,23 @@ def evaluate_counts(
                     if not isinstance(histograms, RegressionSums | ConcordanceSums)
                 )
                 curves[name] = _curves(merged, min_cell_count, learning.metrics)
-                has_enough = has_enough_cases(merged, min_cell_count)
-                recalibrations[name] = list(recalibration(merged) if has_enough else (0.0, 1.0))
+                recalibrations[name] = _recalibration(merged, min_cell_count)
     return {
         "rows": rows,
         "curves": curves,
         "recalibration": recalibrations,
         "min_cell_count": min_cell_count,
+        **({"concordance_pairs": "within sites"} if learning.task == "survival" else {}),
     }
+
+
+def _recalibration(counts: ScoreHistogram, min_cell_count: int) -> dict[str, Any]:
+    """Return the recalibration of an evaluation as JSON values; its status says if and why it is not applicable."""
+    if not has_enough_cases(counts, min_cell_count):
+        return {"intercept": None, "slope": None, "status": "too few"}
+    line = recalibration(counts)
+    values = {key: value if math.isfinite(value) else None for key, value in asdict(line).items()}
+    return {**values, "status": line.status}
 
 
 def expand_groups(counts: GroupCounts) -> GroupCounts:
@@ -299,7 +308,7 @@ def evaluate_group(
         if has_enough_cases(counts, min_cell_count):
             settings = {"specificity": evaluation.specificity, "level": evaluation.confidence_level}
             estimates = evaluate_classifier(
-                _without_empty_bins(counts), seed=seed, resamples=bootstrap_resamples, **settings
+                [part[i] for part in histograms], seed=seed, resamples=bootstrap_resamples, **settings
             )
             metrics = _to_json_value(estimates, names)
         case = classes[i] if len(histograms[0]) > 1 else ""
@@ -310,12 +319,6 @@ def evaluate_group(
 def has_enough_cases(counts: ScoreHistogram, min_cell_count: int) -> bool:
     """Return whether both cases and controls of an evaluation reach `min_cell_count`."""
     return bool(min(counts.cases.sum(), counts.controls.sum()) >= min_cell_count)
-
-
-def _without_empty_bins(counts: ScoreHistogram) -> ScoreHistogram:
-    """Return an evaluation histogram without empty bins: same metrics, less computation."""
-    filled = (counts.cases + counts.controls) > 0
-    return ScoreHistogram(counts.scores[filled], counts.cases[filled], counts.controls[filled])
 
 
 def _curves(counts: ScoreHistogram, min_cell_count: int, metrics: Sequence[str]) -> dict[str, Any]:

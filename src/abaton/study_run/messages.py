@@ -25,7 +25,7 @@ from abaton.engines.flower import Message
 from abaton.errors import PayloadError, RefusedError
 from abaton.features import ColumnMoments, ColumnStatistics, FeatureColumn
 from abaton.federation.run import COMMUNITY
-from abaton.metrics.classification import BINS, MetricEstimate, ScoreHistogram
+from abaton.metrics.classification import BINS, MetricEstimate, ScoreHistogram, bin_scores
 from abaton.metrics.regression import RegressionSums
 from abaton.metrics.survival import ConcordanceSums
 from abaton.study.evaluation_section import InterpretabilitySection
@@ -215,12 +215,19 @@ def _parse_concordance_sums(sums: Sequence[float]) -> ConcordanceSums:
 
 def _parse_regression_sums(sums: Sequence[float]) -> RegressionSums:
     """Return sums of errors and values from a message if each fits the next higher power (Cauchy-Schwarz)."""
-    subjects, absolute, squared, fourth, total, squared_sum = sums
-    is_valid = absolute >= 0 and 0 <= squared <= _MAX_SQUARABLE and fourth >= 0 and squared_sum >= 0
-    pairs = (absolute, squared), (squared, fourth), (abs(total), squared_sum)
-    if not is_valid or not all(_max_sum(subjects, higher) * (1 + 1e-6) >= low for low, higher in pairs):
+    parsed = RegressionSums(parse_count(sums[0], MAX_SUBJECTS), *sums[1:])
+    n, squares, fourth, fourths = parsed.subjects, parsed.squares, parsed.fourth, parsed.fourths
+    even_sums = parsed.absolute, parsed.squared, fourth, squares, fourths, parsed.squared_squares
+    if min(even_sums) < 0 or parsed.squared > _MAX_SQUARABLE:
         raise invalid_reply_error()
-    return RegressionSums(parse_count(subjects, MAX_SUBJECTS), absolute, squared, fourth, total, squared_sum)
+    bounds = (
+        (parsed.absolute, n, parsed.squared), (parsed.squared, n, fourth), (parsed.total, n, squares),
+        (squares, n, fourths), (parsed.cubes, squares, fourths), (parsed.squared_values, fourth, squares),
+        (parsed.squared_squares, fourth, fourths),
+    )  # fmt: skip
+    if not all(_max_sum(one, other) * (1 + 1e-6) >= abs(value) for value, one, other in bounds):
+        raise invalid_reply_error()
+    return parsed
 
 
 def _max_sum(count: float, squared_sum: float) -> float:
@@ -297,7 +304,7 @@ def _score_histogram_from_row(rows: object) -> ScoreHistogram:
         if index >= BINS:
             raise invalid_reply_error()
         cases[index], controls[index] = case_count, control_count
-    return ScoreHistogram((np.arange(BINS) + 0.5) / BINS, cases, controls)
+    return ScoreHistogram(bin_scores(), cases, controls)
 
 
 # ---- cohort reports and histograms of a site ----------------------------------------------------------------------
