@@ -1,9 +1,9 @@
-"""Four synthetic hospitals with FHIR records, generated from a seed, and the study that uses them."""
+"""Six synthetic hospitals with FHIR records, generated from a seed, and the study that uses them."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from abaton.lab.synthetic_hospitals.fhir_records import resources
 from abaton.lab.synthetic_hospitals.omop_tables import load_omop, write_omop
 from abaton.lab.synthetic_hospitals.patients import (
     HOSPITALS,
+    MISCODING_HOSPITAL,
     SyntheticHospital,
     SyntheticPatient,
     make_patients,
@@ -23,6 +24,7 @@ from abaton.lab.synthetic_hospitals.spreadsheets import write_spreadsheets
 
 __all__ = [
     "HOSPITALS",
+    "MISCODING_HOSPITAL",
     "SyntheticHospital",
     "SyntheticPatient",
     "load_omop",
@@ -43,25 +45,29 @@ def records(name: str, seed: int, *, scale: float = 1.0) -> Iterator[dict[str, A
     >>> next(records("kos", seed=1))["resourceType"]
     'Patient'
     """
-    hospital = HOSPITALS[name]
-    rng = np.random.default_rng([seed, list(HOSPITALS).index(name)])
+    hospitals = {**HOSPITALS, **MISCODING_HOSPITAL}
+    hospital = hospitals[name]
+    rng = np.random.default_rng([seed, list(hospitals).index(name)])
     for number, patient in enumerate(make_patients(hospital, rng, scale=scale), 1):
         yield from resources(name, hospital, number, patient)
 
 
-def write(folder: Path, seed: int, *, scale: float = 1.0) -> dict[str, Path]:
-    """Write all synthetic hospitals' records as NDJSON, a file per resource type, and the study document.
+def write(
+    folder: Path, seed: int, *, scale: float = 1.0, hospitals: Iterable[str] = HOSPITALS
+) -> dict[str, Path]:
+    """Write synthetic hospitals' records as NDJSON, a file per resource type, and the study document.
 
     Args:
         folder: Target folder; each hospital gets a folder in it.
         seed: Seed of all records.
         scale: Number of patients, as a multiple of the default.
+        hospitals: Names of the hospitals.
 
     Returns:
         The folder of each hospital.
     """
     folders = {}
-    for name in HOSPITALS:
+    for name in hospitals:
         folders[name] = folder / name
         folders[name].mkdir(parents=True, exist_ok=True)
         lines: dict[str, list[str]] = {}

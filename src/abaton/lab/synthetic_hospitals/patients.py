@@ -1,10 +1,12 @@
-"""Patients of four synthetic hospitals and their outcomes, from a seed.
+"""Patients of six synthetic hospitals and their outcomes, from a seed.
 
-The outcome model is the same everywhere: age, smoking and diabetes add to the risk; so do a high and a low blood
-pressure, and a high and a low weight (the J-shaped curves of cardiology); weak kidneys count for more in patients
-with diabetes. The risk is not monotonic, which needs a hidden layer, and the outcome is rare: one hospital has too
-few cases. The hospitals differ in size, case mix, missing measurements, units and codes, and in the speed of their
-machines.
+The outcome model is the same everywhere: many moderate predictors and few events. Age, smoking, diabetes, diuretics and
+emergencies add to the risk; so do a high and a low blood pressure, weight and cholesterol (the J-shaped curves of
+cardiology); weak kidneys count for more in patients with diabetes. The risk is not monotonic, which needs splines. A
+hospital has 10 to 22 events to train on, about one per model parameter; all six together have five. The hospitals
+differ in size, case mix, missing measurements, units and codes, and in the speed of their machines.
+
+`MISCODING_HOSPITAL` codes the outcome wrongly. It takes part only if it is named.
 
 `tables` returns ready feature tables for examples without records and consents.
 """
@@ -37,6 +39,7 @@ class SyntheticHospital:
         answers: Whether it codes smoking as LOINC answers, which the study does not list.
         unitless: Fraction of blood pressures without a unit.
         speed: Training speed; 1 is the fastest.
+        uncoded, miscoded: Fraction of cases without a code of the outcome, and of other patients with one.
     """
 
     patients: int
@@ -49,16 +52,22 @@ class SyntheticHospital:
     answers: bool = False
     unitless: float = 0.0
     speed: float = 1.0
+    uncoded: float = 0.0
+    miscoded: float = 0.0
 
 
 HOSPITALS: Mapping[str, SyntheticHospital] = {
-    "athens": SyntheticHospital(960, age=60, smokers=0.30, diabetics=0.20),
-    "kos": SyntheticHospital(300, age=68, smokers=0.15, diabetics=0.30, missing=0.15, icd=True, speed=0.25),
+    "athens": SyntheticHospital(600, age=62, smokers=0.30, diabetics=0.20),
+    "epidauros": SyntheticHospital(300, age=60, smokers=0.25, diabetics=0.03, missing=0.10, speed=0.5),
+    "kos": SyntheticHospital(320, age=66, smokers=0.15, diabetics=0.30, missing=0.15, icd=True, speed=0.25),
+    "lebena": SyntheticHospital(
+        260, age=64, smokers=0.20, diabetics=0.25, missing=0.10, si=True, icd=True, speed=0.25
+    ),
     "pergamon": SyntheticHospital(
         500, age=56, smokers=0.40, diabetics=0.15, missing=0.10, si=True, speed=0.5
     ),
     "trikala": SyntheticHospital(
-        400,
+        420,
         age=64,
         smokers=0.20,
         diabetics=0.35,
@@ -66,9 +75,23 @@ HOSPITALS: Mapping[str, SyntheticHospital] = {
         icd=True,
         answers=True,
         unitless=0.1,
-        speed=0.1,
+        speed=0.25,
     ),
 }
+
+MISCODING_HOSPITAL: Mapping[str, SyntheticHospital] = {
+    "messene": SyntheticHospital(
+        500,
+        age=63,
+        smokers=0.25,
+        diabetics=0.20,
+        missing=0.10,
+        speed=0.5,
+        uncoded=0.40,
+        miscoded=0.25,
+    )
+}
+"""A seventh hospital, which leaves cases uncoded and codes the outcome in patients without it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,20 +132,25 @@ def _make_patient(hospital: SyntheticHospital, rng: np.random.Generator) -> Synt
     cholesterol, creatinine = rng.normal(208, 36), float(rng.lognormal(0.0, 0.3))
     bmi = rng.normal(28, 4.5)
     visits = int(rng.poisson(0.5 + 0.7 * diabetes))
+    diuretic = bool(rng.random() < (0.45 if pressure > 150 else 0.2))
     # Log odds of heart failure within a year of the check-up; the same at every hospital.
     log_odds = (
-        -7.2
-        + 0.03 * (age - 62)
-        + 1.8 * ((pressure - 138) / 15) ** 2
-        + 1.1 * ((bmi - 27) / 4.5) ** 2
-        + (6.5 if diabetes else 1.5) * np.log(creatinine)
-        + 0.9 * (smoking == "daily")
-        + 0.5 * diabetes
-        + 0.004 * (cholesterol - 200)
+        -5.0
+        + 0.05 * (age - 62)
+        + 0.45 * ((pressure - 136) / 15) ** 2
+        + 0.40 * ((bmi - 27) / 4.5) ** 2
+        + (3.5 if diabetes else 2.0) * np.log(creatinine)
+        + 0.10 * ((cholesterol - 208) / 36) ** 2
+        + 0.8 * (smoking == "daily")
+        + 0.3 * (smoking == "former")
+        + 0.6 * diabetes
         - 0.4 * female
-        + 0.3 * visits
+        + 0.4 * visits
+        + 0.5 * diuretic
     )
-    has_event = rng.random() < 1 / (1 + np.exp(-log_odds))
+    has_event = bool(rng.random() < 1 / (1 + np.exp(-log_odds)))
+    if rng.random() < (hospital.uncoded if has_event else hospital.miscoded):
+        has_event = not has_event
     checkup = date.fromordinal(FIRST_DAY.toordinal() + int(rng.integers(0, 365)))
     event = (
         int(rng.integers(5, 360))
@@ -142,7 +170,7 @@ def _make_patient(hospital: SyntheticHospital, rng: np.random.Generator) -> Synt
         bmi=_maybe_missing(float(np.clip(bmi, 15, 55)), hospital, rng),
         smoking=smoking if rng.random() > hospital.missing / 2 else None,
         diabetes=diabetes,
-        diuretic=bool(rng.random() < (0.45 if pressure > 150 else 0.2)),
+        diuretic=diuretic,
         visits=tuple(sorted(int(day) for day in rng.integers(-700, -1, visits))),
         event=event,
         follow_up_days=int(rng.integers(60, 300)) if is_lost_to_follow_up else int(rng.integers(400, 640)),
@@ -175,7 +203,7 @@ def tables(seed: int, scale: float = 1.0) -> dict[str, Examples]:
 
     >>> sites = tables(seed=1990)
     >>> [(name, data.x.shape[1]) for name, data in sites.items()][:2]
-    [('athens', 8), ('kos', 8)]
+    [('athens', 8), ('epidauros', 8)]
     """
     tables_by_site = {}
     for index, (name, hospital) in enumerate(HOSPITALS.items()):
