@@ -22,6 +22,7 @@ from abaton.site.factory import open_source
 from abaton.study import (
     StudyError,
     TemplateAnswers,
+    describe,
     load_study,
     study_from_toml,
     study_template,
@@ -400,3 +401,45 @@ def test_every_common_code_is_well_formed_and_makes_an_input(entry):
 def test_common_inputs_are_found_by_name_code_and_typo(text, name):
     assert name in [entry.name for entry in find_common_inputs(text)[:4]]
     assert find_common_inputs("xyzzy") == []
+
+
+SPLINED = (
+    "age = { reference_date = 2026-01-01, spline = [45, 62, 79] }",
+    'creatinine = { loinc = "2160-0", unit = "mg/dL", spline = [0.62, 1.0, 1.62], scale = "log" }',
+)
+
+
+def test_splines_are_the_same_in_every_form():
+    text = with_inputs(*SPLINED)
+    study = study_from_toml(text)
+    age, creatinine = study.features.inputs
+    assert (age.spline, age.scale) == ((45.0, 62.0, 79.0), None)
+    assert (creatinine.spline, creatinine.scale) == ((0.62, 1.0, 1.62), "log")
+    assert study_from_toml(write_toml(study)).hash == study.hash
+    assert study_from_json(json.dumps(write_bundle(study))).hash == study.hash
+    assert study_from_toml(text.replace("79]", "80]")).hash != study.hash
+    summary = describe(study)
+    assert "spline with knots 45, 62, 79" in summary
+    assert "log spline with knots 0.62, 1, 1.62" in summary
+
+
+@pytest.mark.parametrize(
+    ("line", "what"),
+    [
+        (
+            "age = { reference_date = 2026-01-01, spline = [62, 45, 79] }",
+            "inputs.age: the knots of a spline do not increase; sort them",
+        ),
+        (
+            "age = { reference_date = 2026-01-01, spline = [45, 79] }",
+            "inputs.age: a spline has 2 knots; give 3 to 7",
+        ),
+        ("sex = { spline = [1, 2, 3] }", "inputs.sex: 'spline' is not a key of kind 'category'"),
+        ('age = { reference_date = 2026-01-01, scale = "log" }', "inputs.age: 'scale' has no 'spline'"),
+    ],
+)
+def test_bad_knots_have_the_line_of_the_shorthand(line, what):
+    text = with_inputs(line)
+    (problem,) = problems(text)
+    number = text.splitlines().index(line) + 1
+    assert problem.startswith(f"study.toml:{number}: {what}")

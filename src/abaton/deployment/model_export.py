@@ -17,6 +17,7 @@ from abaton.atomic_files import atomic_write
 from abaton.deployment.portable_model import PortableLayer, PortableModel, to_portable_model
 from abaton.deployment.sklearn_export import write_sklearn
 from abaton.errors import SettingsError
+from abaton.features import SplineBasis
 from abaton.federation import Run
 
 OPSET = 17
@@ -72,6 +73,8 @@ def to_onnx(model: PortableModel) -> Any:
     imputed = add_node("Where", [missing, add_constant("fill_value", model.fill_value), rows], "imputed")
     centred = add_node("Sub", [imputed, add_constant("mean", model.mean)], "centred")
     scaled = add_node("Div", [centred, add_constant("std", model.std)], "scaled")
+    if any(model.splines):
+        scaled = _add_splines(model, scaled, add_constant, add_node)
     activations = add_node("Cast", [scaled], "inputs", to=TensorProto.FLOAT)
     for i, layer in enumerate(model.layers):
         if i:
@@ -102,6 +105,45 @@ def to_onnx(model: PortableModel) -> Any:
     return onnx_model
 
 
+def _add_splines(
+    model: PortableModel, rows: str, add_constant: Callable[..., str], add_node: Callable[..., str]
+) -> str:
+    """Add the splines of a model to its ONNX graph; comparisons, not Clip, so that a missing value stays missing."""
+    blocks = []
+    zero, three = add_constant("zero", np.array(0.0)), add_constant("three", np.array(3.0))
+    for i, spline in enumerate(model.splines):
+        column = add_node("Gather", [rows, add_constant(f"index{i}", np.array([i]))], f"column{i}", axis=1)
+        if spline is not None:
+            matrix, offset = spline.coefficients
+            low, high = (
+                add_constant(f"{name}{i}", np.array(value))
+                for name, value in zip(("low", "high"), spline.cut_range, strict=True)
+            )
+            is_low = add_node("Less", [column, low], f"is_low{i}")
+            raised = add_node("Where", [is_low, low, column], f"raised{i}")
+            is_high = add_node("Greater", [raised, high], f"is_high{i}")
+            value = add_node("Where", [is_high, high, raised], f"cut{i}")
+            if spline.is_log:
+                value = add_node("Log", [value], f"log{i}")
+            first, last = (
+                np.log(knot) if spline.is_log else knot for knot in (spline.knots[0], spline.knots[-1])
+            )
+            shifted = add_node("Sub", [value, add_constant(f"first{i}", np.array(first))], f"shifted{i}")
+            position = add_node(
+                "Div", [shifted, add_constant(f"extent{i}", np.array(last - first))], f"position{i}"
+            )
+            distance = add_node(
+                "Sub", [position, add_constant(f"knots{i}", spline.knot_positions)], f"distance{i}"
+            )
+            truncated = add_node("Max", [distance, zero], f"truncated{i}")
+            cubes = add_node("Pow", [truncated, three], f"cubes{i}")
+            terms = add_node("Concat", [position, cubes], f"powers{i}", axis=1)
+            combined = add_node("MatMul", [terms, add_constant(f"basis{i}", matrix)], f"combined{i}")
+            column = add_node("Sub", [combined, add_constant(f"offset{i}", offset)], f"spline{i}")
+        blocks.append(column)
+    return add_node("Concat", blocks, "expanded", axis=1)
+
+
 FORMAT = "abaton-model-1"
 
 
@@ -123,6 +165,7 @@ def write_safetensors(model: PortableModel, path: Path) -> None:
         "classes": list(model.classes),
         "label": list(model.label),
         "layers": len(model.layers),
+        "splines": [spline.to_row() if spline else None for spline in model.splines],
         "metadata": dict(model.metadata),
     }
     content = save(
@@ -163,6 +206,7 @@ def load_model(path: Path) -> PortableModel:
             classes=tuple(description["classes"]),
             label=(mean, std),
             metadata=description["metadata"],
+            splines=tuple(SplineBasis.from_row(row) if row else None for row in description["splines"]),
         )
     except (OSError, SafetensorError, ValueError, KeyError, TypeError) as error:
         raise SettingsError(

@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from abaton.anonymity.settings import BinHierarchy
 from abaton.errors import SettingsError
+from abaton.features import SplineBasis, expand_splines
 from abaton.federation import Run
 from abaton.learners import PersonalLayersModel
 from abaton.study import study_from_toml
@@ -43,6 +44,7 @@ class PortableModel:
         classes: Class names; empty for regression.
         label: Mean and standard deviation of the outcome; (0, 1) for classification.
         metadata: Provenance as JSON values: run, study, digests.
+        splines: Spline of each column, or None; empty without splines. The first layer reads the spline's columns.
     """
 
     columns: tuple[str, ...]
@@ -55,6 +57,7 @@ class PortableModel:
     classes: tuple[str, ...]
     label: tuple[float, float]
     metadata: Mapping[str, Any]
+    splines: tuple[SplineBasis | None, ...] = ()
 
     def predict(self, x: ArrayLike) -> NDArray[np.float32]:
         """Return class probabilities, or values, of the portable model; NaN for rows without a required value.
@@ -74,7 +77,7 @@ class PortableModel:
             midpoints = (np.floor((rows - self.bin_origin) / bin_width) + 0.5) * bin_width + self.bin_origin
             rows = np.where(self.bin_width > 0, midpoints, rows)
         filled = np.where(np.isnan(rows), self.fill_value, rows)
-        activations = ((filled - self.mean) / self.std).astype(np.float32)
+        activations = expand_splines((filled - self.mean) / self.std, self.splines).astype(np.float32)
         for i, layer in enumerate(self.layers):
             activations = (np.maximum(activations, 0) if i else activations) @ layer.weight.T + layer.bias
         if not self.classes:
@@ -117,14 +120,19 @@ def to_portable_model(run: Run) -> PortableModel:
         raise SettingsError(
             f"run '{run.name}' has no model yet", where="model export", remedy="wait for its first version"
         )
+    spline_rows = deployment.get("splines", {})
+    is_scaled = [
+        bool(scale and scale[2] and name not in spline_rows)
+        for name, scale in zip(columns, scales, strict=True)
+    ]
     ranges = dict(_bins(run, columns, deployment.get("ranges", ())))
     return PortableModel(
         columns=columns,
         bin_width=np.array([ranges.get(name, (0.0, 0.0))[0] for name in columns]),
         bin_origin=np.array([ranges.get(name, (0.0, 0.0))[1] for name in columns]),
         fill_value=np.array([np.nan if scale is None else scale[0] for scale in scales]),
-        mean=np.array([scale[0] if scale and scale[2] else 0.0 for scale in scales]),
-        std=np.array([scale[1] if scale and scale[2] else 1.0 for scale in scales]),
+        mean=np.array([scale[0] if flag else 0.0 for scale, flag in zip(scales, is_scaled, strict=True)]),
+        std=np.array([scale[1] if flag else 1.0 for scale, flag in zip(scales, is_scaled, strict=True)]),
         layers=tuple(_layers(run.model, len(deployment["classes"]))),
         classes=tuple(deployment["classes"]),
         label=(deployment["label"][0], deployment["label"][1]),
@@ -136,6 +144,11 @@ def to_portable_model(run: Run) -> PortableModel:
             "digest": versions[-1].digest,
             "software": dict(row.recipe["software_versions"]),
         },
+        splines=tuple(
+            SplineBasis.from_row(spline_rows[name]) if name in spline_rows else None for name in columns
+        )
+        if spline_rows
+        else (),
     )
 
 

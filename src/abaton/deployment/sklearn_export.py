@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from abaton.atomic_files import atomic_write
 from abaton.deployment.portable_model import PortableLayer, PortableModel
 from abaton.errors import SettingsError
+from abaton.features import SplineBasis
 
 _MAX_STD = 20.0  # values further from the mean count as missing if below, and as the last bin if above
 
@@ -36,22 +37,62 @@ def to_estimator(model: PortableModel) -> Any:
     from sklearn.compose import ColumnTransformer
     from sklearn.pipeline import Pipeline
 
-    if not model.bin_width.any():
+    if not model.bin_width.any() and not any(model.splines):
         return Pipeline(
             [("fill", _imputer(model.fill_value)), ("scale", _scaler(model)), ("model", _predictor(model))]
         )
-    transformers, rows = [], np.empty((2, len(model.columns)))
+    transformers: list[tuple[str, Any, list[int]]] = []
+    rows = np.empty((2, len(model.columns)))
     for i, name in enumerate(model.columns):
-        transformers.append(
-            (
-                name,
-                _discretiser(model, i) if model.bin_width[i] else _imputer(model.fill_value[i : i + 1]),
-                [i],
-            )
-        )
-        rows[:, i] = _bin_range(model, i) if model.bin_width[i] else np.nan_to_num(model.fill_value[i])
+        rows[:, i] = np.nan_to_num(model.fill_value[i])
+        if model.bin_width[i]:
+            transformers.append((name, _discretiser(model, i), [i]))
+            rows[:, i] = _bin_range(model, i)
+        elif (spline := _spline(model, i)) is not None:
+            transformers.append((name, _spline_pipeline(spline, model.fill_value[i]), [i]))
+        else:
+            transformers.append((name, _imputer(model.fill_value[i : i + 1]), [i]))
     transformer = ColumnTransformer(transformers, sparse_threshold=0).fit(rows)
     return Pipeline([("columns", transformer), ("model", _predictor(_one_hot_model(model)))])
+
+
+def _spline(model: PortableModel, i: int) -> SplineBasis | None:
+    return model.splines[i] if model.splines else None
+
+
+def _spline_transformer(spline: SplineBasis) -> Any:
+    """Return a scikit-learn transformer to B-splines, of which the columns of a spline are linear combinations."""
+    from sklearn.preprocessing import SplineTransformer
+
+    if spline.is_log:
+        raise SettingsError(
+            "a spline on a log scale cannot be exported to scikit-learn",
+            where="model export",
+            remedy="export to .onnx or .safetensors",
+        )
+    low, high = spline.cut_range
+    knots = np.array([low, *spline.knots, high])[:, None]
+    return SplineTransformer(degree=3, knots=knots, extrapolation="constant")
+
+
+def _spline_pipeline(spline: SplineBasis, fill_value: float) -> Any:
+    """Return a scikit-learn pipeline that imputes and transforms a column to B-splines."""
+    from sklearn.impute import SimpleImputer
+    from sklearn.pipeline import Pipeline
+
+    transformer = _spline_transformer(spline)
+    if np.isnan(fill_value):
+        return transformer
+    missing = SimpleImputer(strategy="constant", fill_value=fill_value)
+    return Pipeline([("missing", missing), ("spline", transformer)])
+
+
+def _spline_matrix(spline: SplineBasis) -> NDArray[np.float64]:
+    """Return the matrix from scikit-learn's B-splines to the columns of a spline, exact on the cut range."""
+    x = np.linspace(*spline.cut_range, 50 * len(spline.knots))
+    b_splines = _spline_transformer(spline).fit_transform(x[:, None])
+    matrix, *_ = np.linalg.lstsq(b_splines, spline.columns(x), rcond=None)
+    return np.asarray(matrix, np.float64)
 
 
 def _imputer(fill: NDArray[np.float64]) -> Any:
@@ -68,9 +109,12 @@ def _imputer(fill: NDArray[np.float64]) -> Any:
 def _bin_range(model: PortableModel, i: int) -> tuple[float, float]:
     """Return first and last edge of a column's bins for scikit-learn; the first bin is for missing values."""
     width, origin = float(model.bin_width[i]), float(model.bin_origin[i])
-    half_range = _MAX_STD * float(model.std[i])
-    first = np.floor((model.mean[i] - half_range - origin) / width) - 1
-    last = np.ceil((model.mean[i] + half_range - origin) / width)
+    half_range, centre = _MAX_STD * float(model.std[i]), float(model.mean[i])
+    if (spline := _spline(model, i)) is not None:
+        low, high = spline.cut_range
+        half_range, centre = 2 * (high - low), (high + low) / 2
+    first = np.floor((centre - half_range - origin) / width) - 1
+    last = np.ceil((centre + half_range - origin) / width)
     return origin + first * width, origin + last * width
 
 
@@ -94,22 +138,33 @@ def _one_hot_model(model: PortableModel) -> PortableModel:
     """Return the model for scikit-learn export with one weight per bin and the scaling in the weights."""
     first, *other_layers = model.layers
     weights, bias, names = [], first.bias.astype(np.float64), []
+    offset = 0
     for i, name in enumerate(model.columns):
-        weight, mean, std = first.weight[:, i].astype(np.float64), model.mean[i], model.std[i]
+        spline, mean, std = _spline(model, i), model.mean[i], model.std[i]
+        width = spline.width if spline else 1
+        block = first.weight[:, offset : offset + width].astype(np.float64)
+        weight, offset = block[:, 0], offset + width
         if model.bin_width[i]:
             low, high = _bin_range(model, i)
             midpoints = (
                 np.arange(low, high - model.bin_width[i] / 2, model.bin_width[i]) + model.bin_width[i] / 2
             )
             midpoints[0] = model.fill_value[i]
-            weights.append(np.outer(weight, np.nan_to_num((midpoints - mean) / std)))
+            columns = spline.columns(midpoints) if spline else ((midpoints - mean) / std)[:, None]
+            weights.append(block @ np.nan_to_num(columns).T)
+        elif spline is not None:
+            weights.append(block @ _spline_matrix(spline).T)
         else:
             weights.append(weight[:, None] / std)
             bias = bias - weight * mean / std
         names += [f"{name} {k}" for k in range(weights[-1].shape[1])]
     first_layer = PortableLayer(np.concatenate(weights, axis=1), bias)
     return replace(
-        model, columns=tuple(names), bin_width=np.zeros(len(names)), layers=(first_layer, *other_layers)
+        model,
+        columns=tuple(names),
+        bin_width=np.zeros(len(names)),
+        layers=(first_layer, *other_layers),
+        splines=(),
     )
 
 

@@ -36,7 +36,15 @@ if TYPE_CHECKING:
         pool_statistics,
         scale_table,
     )
-    from abaton.features.table import FeatureColumn, FeatureTable, feature_columns, group_names, row_groups
+    from abaton.features.splines import SplineBasis, expand_splines
+    from abaton.features.table import (
+        FeatureColumn,
+        FeatureTable,
+        feature_columns,
+        group_names,
+        model_columns,
+        row_groups,
+    )
 
 __all__ = [
     "Aggregation",
@@ -60,14 +68,17 @@ __all__ = [
     "ResolvedFeatureSpec",
     "RowFilter",
     "ScaledTable",
+    "SplineBasis",
     "ViewColumn",
     "anonymise_table",
     "build_features",
     "build_features_by_subject",
     "column_statistics",
     "combination_histogram",
+    "expand_splines",
     "feature_columns",
     "group_names",
+    "model_columns",
     "pool_statistics",
     "recode_new_rows",
     "row_groups",
@@ -82,7 +93,11 @@ _LAZY_NAMES = {
         *("ColumnMoments", "ColumnStatistics", "ScaledTable"),
         *("column_statistics", "pool_statistics", "scale_table"),
     ),
-    "table": ("FeatureColumn", "FeatureTable", "feature_columns", "group_names", "row_groups"),
+    "splines": ("SplineBasis", "expand_splines"),
+    "table": (
+        *("FeatureColumn", "FeatureTable"),
+        *("feature_columns", "group_names", "model_columns", "row_groups"),
+    ),
 }
 _LAZY = {name: f"abaton.features.{module}" for module, names in _LAZY_NAMES.items() for name in names}
 

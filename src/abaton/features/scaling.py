@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from abaton.errors import RefusedError, SettingsError
-from abaton.features.table import FeatureColumn, FeatureTable
+from abaton.features.splines import expand_splines
+from abaton.features.table import FeatureColumn, FeatureTable, model_columns
 
 _MIN_RELATIVE_VARIANCE = 1e-12
 """A smaller ratio of variance to squared mean is rounding: the column is constant."""
@@ -140,7 +141,7 @@ def _sum_column_moments(column_moments: Sequence[ColumnMoments]) -> ColumnMoment
 
 
 def scale_table(table: FeatureTable, federation: ColumnStatistics) -> ScaledTable:
-    """Scale a feature table: impute by the federation's means and standardise numeric columns.
+    """Scale a feature table: impute by the federation's means, standardise numeric columns, expand splines.
 
     Raises:
         SettingsError: The statistics belong to another specification.
@@ -158,8 +159,9 @@ def scale_table(table: FeatureTable, federation: ColumnStatistics) -> ScaledTabl
             continue
         column_moments, values = federation.columns[column.name], x[:, i]
         values[np.isnan(values)] = column_moments.mean
-        if column.is_numeric:
+        if column.is_numeric and column.spline is None:
             x[:, i] = (values - column_moments.mean) / column_moments.std
     y = table.y if table.classes else table.y.astype(np.float32)
-    names = tuple(column.name for column in table.columns)
+    x = expand_splines(x, [column.spline for column in table.columns])
+    names = model_columns(table.columns)
     return ScaledTable(names, x.astype(np.float32), y, table.classes, table.subjects)

@@ -12,6 +12,8 @@ Invariants:
 from __future__ import annotations
 
 from enum import StrEnum
+from itertools import pairwise
+from math import log
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
@@ -231,6 +233,8 @@ class InputSpec(QuantityColumn):
     categories: tuple[Category, ...] = ()
     reference_date: DateField | None = None
     band_width: float | None = Field(None, gt=0)
+    spline: tuple[float, ...] = ()
+    scale: Literal["log"] | None = None
     imputation: Imputation = Imputation.MEAN
     fill_value: float | str | None = None
     missing_indicator: bool = False
@@ -257,6 +261,10 @@ class InputSpec(QuantityColumn):
                 raise field_error(f"'{key}' is not a key of kind '{kind}'", f"remove '{key}'")
         if kind is InputKind.CATEGORY:
             _check_categories(self.categories, 1)
+        if self.spline:
+            _check_knots(self.spline, is_log=self.scale == "log")
+        elif self.scale is not None:
+            raise field_error("'scale' has no 'spline'", "declare knots: spline = [0.6, 1.0, 1.6]")
         return self._check_imputation()
 
     def _check_imputation(self) -> Self:
@@ -294,7 +302,26 @@ _KEY_KINDS: dict[str, tuple[InputKind, ...]] = {
     "molar_mass": (InputKind.NUMBER,),
     "reference_date": (InputKind.AGE,),
     "band_width": (InputKind.NUMBER, InputKind.AGE),
+    "spline": (InputKind.NUMBER, InputKind.AGE, InputKind.COUNT),
+    "scale": (InputKind.NUMBER, InputKind.AGE, InputKind.COUNT),
 }
+_MIN_KNOTS, _MAX_KNOTS = 3, 7
+_MIN_KNOT_GAP = 0.01  # of the distance between the outer knots
+
+
+def _check_knots(knots: tuple[float, ...], *, is_log: bool) -> None:
+    if not _MIN_KNOTS <= len(knots) <= _MAX_KNOTS:
+        raise field_error(
+            f"a spline has {len(knots)} knots",
+            f"give {_MIN_KNOTS} to {_MAX_KNOTS}, for example spline = [100, 120, 140, 160]",
+        )
+    if any(low >= high for low, high in pairwise(knots)):
+        raise field_error("the knots of a spline do not increase", "sort them, each once")
+    if is_log and knots[0] <= 0:
+        raise field_error("a knot on a log scale is not positive", "give positive knots, or remove 'scale'")
+    positions = [log(knot) for knot in knots] if is_log else list(knots)
+    if min(high - low for low, high in pairwise(positions)) < _MIN_KNOT_GAP * (positions[-1] - positions[0]):
+        raise field_error("two knots of a spline almost coincide", "space them out, or remove one")
 
 
 class FollowUpSpec(Section):

@@ -19,18 +19,28 @@ from numpy.typing import NDArray
 
 from abaton.features.extraction import Value
 from abaton.features.specification import Imputation, InputKind, InputSpec, ResolvedFeatureSpec
+from abaton.features.splines import SplineBasis
 
 OTHER = "other"
 
 
 @dataclass(frozen=True, slots=True)
 class FeatureColumn:
-    """Column of the table: its input, whether it is numeric, and whether it has pooled statistics."""
+    """Column of the table: its input, whether it is numeric and has pooled statistics, and its spline.
+
+    A column with a spline has the values of its input here, and becomes several columns when it is scaled.
+    """
 
     name: str
     input: str
     is_numeric: bool = False
     has_statistics: bool = False
+    spline: SplineBasis | None = None
+
+    @property
+    def model_columns(self) -> tuple[str, ...]:
+        """Return the names of the columns that a model reads for this column of the feature table."""
+        return (self.name,) if self.spline is None else self.spline.names(self.name)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -78,6 +88,16 @@ def feature_columns(spec: ResolvedFeatureSpec) -> tuple[FeatureColumn, ...]:
     return tuple(column for input_spec in spec.inputs for column in _columns(input_spec))
 
 
+def model_columns(columns: Sequence[FeatureColumn]) -> tuple[str, ...]:
+    """Return the columns that a model reads: those of the feature table, with the columns of each spline.
+
+    >>> age = FeatureColumn("age", "age", spline=SplineBasis((45.0, 62.0, 79.0)))
+    >>> model_columns([age, FeatureColumn("sex", "sex")])
+    ('age', "age'", 'sex')
+    """
+    return tuple(name for column in columns for name in column.model_columns)
+
+
 def _columns(spec: InputSpec) -> Iterator[FeatureColumn]:
     by_mean = spec.imputation is Imputation.MEAN
     if spec.kind is InputKind.CATEGORY:
@@ -91,6 +111,7 @@ def _columns(spec: InputSpec) -> Iterator[FeatureColumn]:
             spec.name,
             is_numeric=is_numeric,
             has_statistics=is_numeric or (by_mean and may_be_missing),
+            spline=SplineBasis(spec.spline, spec.scale == "log") if spec.spline else None,
         )
     if spec.missing_indicator:
         yield FeatureColumn(f"{spec.name} missing", spec.name)

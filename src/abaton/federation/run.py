@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from html import escape
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,9 @@ from abaton.layout import Vector
 from abaton.learners import PersonalLayersModel
 from abaton.models import Examples, Model
 from abaton.store import Journal, ModelRow, RunRow, Store, visible_activity
+
+if TYPE_CHECKING:
+    from abaton.features import SplineBasis
 
 COMMUNITY = "community"
 """Name of the community model where models are compared."""
@@ -169,14 +172,22 @@ class Run:
 
             deployment = recipe["deployment"]
             learning = LearningSection.model_validate(recipe["method"])
-            return learning.build_model(
-                features=len(deployment["columns"]), classes=len(deployment["classes"])
-            )
+            splines = self._splines(deployment)
+            width = sum(spline.width if spline else 1 for spline in splines)
+            return learning.build_model(features=width, classes=len(deployment["classes"]))
         raise SettingsError(
             f"the model of run '{self.name}' is defined by the program that created the run",
             where="model",
             remedy="give it as Run(store, name, model)",
         )
+
+    @staticmethod
+    def _splines(deployment: Mapping[str, Any]) -> list[SplineBasis | None]:
+        """Return the spline of each column of the run's study, or None."""
+        from abaton.features import SplineBasis
+
+        rows = deployment.get("splines", {})
+        return [SplineBasis.from_row(rows[name]) if name in rows else None for name in deployment["columns"]]
 
     def _recode(self, values: NDArray[np.float64], deployment: Mapping[str, Any]) -> NDArray[np.float64]:
         """Return rows for the run's model recoded to the ranges of the training data, if it was anonymised."""
@@ -196,11 +207,13 @@ class Run:
         return recode_new_rows(table, deployment["ranges"], study.privacy.anonymity).x
 
     def scale_rows(self, x: Any) -> NDArray[np.float32]:
-        """Return a study's columns as the run's model reads them: recoded, imputed and scaled.
+        """Return a study's columns as the run's model reads them: recoded, imputed, and scaled or splined.
 
         Raises:
             SettingsError: The model cannot read the rows.
         """
+        from abaton.features import expand_splines
+
         deployment = self.row.recipe["deployment"]
         rows = self._recode(_columns(x, deployment["columns"]).astype(np.float64), deployment)
         for i, name in enumerate(deployment["columns"]):
@@ -208,13 +221,13 @@ class Run:
                 continue
             mean, std, is_measured = scale
             rows[:, i] = np.where(np.isnan(rows[:, i]), mean, rows[:, i])
-            if is_measured:
+            if is_measured and name not in deployment.get("splines", {}):
                 rows[:, i] = (rows[:, i] - mean) / std
         if np.isnan(rows).any():
             raise SettingsError(
                 "a value is missing and the study does not impute it", where="predict", remedy="add the value"
             )
-        return rows.astype(np.float32)
+        return expand_splines(rows, self._splines(deployment)).astype(np.float32)
 
 
 def _columns(x: Any, names: Sequence[str]) -> NDArray[Any]:

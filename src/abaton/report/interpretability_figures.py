@@ -145,7 +145,15 @@ def coefficients_figure(coefficients: Sequence[Mapping[str, Any]]) -> Figure:
                 "marker": {"color": COLOURS[index % len(COLOURS)]},
             }
         )
-    rows = [(row["column"], row["case"] or "–", row["per_std"], row["per_unit"]) for row in ordered]
+    rows = [
+        (
+            row["column"],
+            row["case"] or "–",
+            row["per_std"],
+            "–" if row["per_unit"] is None else row["per_unit"],
+        )
+        for row in ordered
+    ]
     layout = {
         "xaxis": {"title": {"text": "per standard deviation, or per category"}},
         "yaxis": {"type": "category"},
@@ -304,7 +312,8 @@ _IMPORTANCE = (
 )
 _COEFFICIENTS = (
     "Log odds, or values. There are no intervals: federated averaging is not maximum-likelihood estimation. "
-    "Coefficients are not causal effects."
+    "Coefficients are not causal effects. The columns of a spline (age, age') have no effect per unit: see the partial "
+    "dependence."
 )
 _DEPENDENCE = "Mean prediction with this input fixed for all test subjects and the other inputs unchanged."
 _CALIBRATION = "The diagonal is ideal calibration. Subsets with too few cases or controls are suppressed."

@@ -108,6 +108,10 @@ def describe_input(spec: InputSpec) -> str:
     parts += [f"from {spec.view}.{spec.column or '*'}", _where(spec.where), spec.aggregation or ""]
     parts += [f"at {spec.reference_date}" if spec.reference_date else ""]
     parts += [f"in bands of {spec.band_width:g}" if spec.band_width else ""]
+    if spec.spline:
+        parts += [
+            f"{spec.scale or ''} spline with knots {', '.join(f'{knot:g}' for knot in spec.spline)}".strip()
+        ]
     fill = f" {spec.fill_value}" if spec.fill_value is not None else ""
     indicator = " and indicator" if spec.missing_indicator else ""
     parts += [f"(imputation: {spec.imputation.value}{fill}{indicator})"]

@@ -20,7 +20,7 @@ from abaton.anonymity.federated_recoding import RecodingChoice
 from abaton.engines import MachineProfile, RunOutcome, restore_learner_state
 from abaton.engines.runner import Watcher
 from abaton.errors import RefusedError, SettingsError
-from abaton.features import ColumnStatistics, FeatureColumn
+from abaton.features import ColumnStatistics, FeatureColumn, model_columns
 from abaton.federation.engine_factory import EngineFactory, LocalEngineFactory
 from abaton.federation.federation import Federation, RunMetadata, check_run_name, new_run_name, state_folder
 from abaton.federation.participants import LearnerContext
@@ -329,7 +329,7 @@ def study_federation(
     study_run = _StudyRun(study, prepared, participants, options, files, now, run, is_simulated)
     learning = study_run.learning
     return Federation(
-        learning.build_model(features=len(prepared.columns), classes=len(prepared.classes)),
+        learning.build_model(features=len(model_columns(prepared.columns)), classes=len(prepared.classes)),
         participants,
         learning.build_strategy(len(participants), seed=options.seed),
         learning.build_codec(),
@@ -359,8 +359,10 @@ def deployment_data(
     """Return the data for deployment of a coordinated study's model: columns, levels, scaling, classes or label."""
     numeric = {column.name for column in columns if column.is_numeric}
     ranges = {} if recoding is None else {"ranges": list(recoding.node)}
+    splines = {column.name: column.spline.to_row() for column in columns if column.spline is not None}
     return {
         **ranges,
+        **({"splines": splines} if splines else {}),
         "columns": [column.name for column in columns],
         "classes": list(classes),
         "label": list(scale.label),
@@ -476,7 +478,9 @@ class _StudyRun:
         """Return the results of a coordinated study run: traffic, evaluation, local benefit, interpretability."""
         on_progress("evaluating")
         options, prepared, learning = self.options, self.prepared, self.learning
-        model = learning.build_model(features=len(prepared.columns), classes=len(prepared.classes))
+        model = learning.build_model(
+            features=len(model_columns(prepared.columns)), classes=len(prepared.classes)
+        )
         traffic = traffic_by_site(Journal(store, row.run), model.layout.size)
         models = {COMMUNITY: store.model_files.get(outcome.digest)}
         training = learning.build_strategy(len(self.participants)).training

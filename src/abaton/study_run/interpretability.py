@@ -5,21 +5,22 @@ releases counts of predicted probabilities or mean predictions. It releases noth
 `min_cell_count`, and nothing if the study needs more evaluations than the site's
 `limits.max_interpretability_requests`.
 
-Grid points are steps of the common standard deviation, so no subject's extreme value is released. Permutation within
-sites gives no importance to inputs that only separate sites.
+Grid points are steps of the common standard deviation, or follow from the knots of a spline, so no subject's extreme
+value is released. Permutation within sites gives no importance to inputs that only separate sites. The columns of a
+spline are permuted and set together: they are one input.
 """
 
 from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from abaton.features import FeatureColumn
+from abaton.features import FeatureColumn, SplineBasis
 from abaton.layout import Vector
 from abaton.learners import PersonalLayersModel
 from abaton.metrics.classification import auroc, merge_histograms, net_benefit
@@ -52,7 +53,8 @@ class DependencePoint:
     """Grid point of a partial dependence: a value that an input is set to for all subjects.
 
     Attributes:
-        name: A category, no or yes, or the number of standard deviations from the common mean.
+        name: A category, no or yes, the number of standard deviations from the common mean, or the value of an input
+            with a spline.
         cells: Column values by column index.
     """
 
@@ -78,17 +80,23 @@ class SiteInterpretability:
 
 
 def columns_by_input(columns: Sequence[FeatureColumn]) -> dict[str, list[int]]:
-    """Return the column indices of every input, for the study's interpretability."""
+    """Return the indices of every input's columns in a scaled table, for the study's interpretability."""
     indices: dict[str, list[int]] = {}
-    for i, column in enumerate(columns):
+    for i, column in enumerate(_model_columns(columns)):
         indices.setdefault(column.input, []).append(i)
     return indices
 
 
+def _model_columns(columns: Sequence[FeatureColumn]) -> list[FeatureColumn]:
+    """Return the columns of a scaled table; each column of a spline keeps input and spline of its source."""
+    return [replace(column, name=name) for column in columns for name in column.model_columns]
+
+
 def interpretability_requests(section: InterpretabilitySection, columns: Sequence[FeatureColumn]) -> int:
     """Return how often a study's interpretability applies the model to all test subjects."""
+    model_columns = _model_columns(columns)
     category_counts = {
-        name: len(_categories(columns, indices)) for name, indices in columns_by_input(columns).items()
+        name: len(_categories(model_columns, indices)) for name, indices in columns_by_input(columns).items()
     }
     return section.evaluations(category_counts)
 
@@ -97,12 +105,22 @@ def grid_points(
     section: InterpretabilitySection, name: str, columns: Sequence[FeatureColumn]
 ) -> list[DependencePoint]:
     """Return the grid of partial dependence for an input: its categories, no and yes, or steps around the mean."""
-    indices = columns_by_input(columns)[name]
+    indices, model_columns = columns_by_input(columns)[name], _model_columns(columns)
     reference = dict.fromkeys(indices, 0.0)
-    if categories := _categories(columns, indices):
+    if categories := _categories(model_columns, indices):
         return [DependencePoint(category, {**reference, **cells}) for category, cells in categories]
     steps = np.linspace(-_GRID_STDS, _GRID_STDS, section.grid_points)
+    if (spline := model_columns[indices[0]].spline) is not None:
+        return [_spline_point(spline, spline.reference_value(float(step)), indices) for step in steps]
     return [DependencePoint(float(step), {**reference, indices[0]: float(step)}) for step in steps]
+
+
+def _spline_point(spline: SplineBasis, value: float, indices: Sequence[int]) -> DependencePoint:
+    """Return the grid point of partial dependence at which an input with a spline has this value."""
+    cells = dict.fromkeys(indices, 0.0) | dict(
+        zip(indices, spline.columns(np.array([value]))[0], strict=False)
+    )
+    return DependencePoint(value, {index: float(cell) for index, cell in cells.items()})
 
 
 def _categories(
@@ -295,9 +313,11 @@ def _dependence(
     scale: Mapping[str, Sequence[Any]],
 ) -> dict[str, Any]:
     """Return the partial dependence on one input: of all subjects and by site; observed categories only."""
-    observed = [i for i, point in enumerate(points) if _was_observed(point, columns, scale)]
+    model_columns = _model_columns(columns)
+    observed = [i for i, point in enumerate(points) if _was_observed(point, model_columns, scale)]
     observed = observed or list(range(len(points)))
-    mean, std = scale.get(columns[min(points[0].cells)].name, (0.0, 1.0))[:2]
+    first = model_columns[min(points[0].cells)]
+    mean, std = (0.0, 1.0) if first.spline else scale.get(first.name, (0.0, 1.0))[:2]
     subjects = np.array([result.subjects for result in results.values()], float)
     means = np.array([result.means[name] for result in results.values()])[:, observed]  # sites, points, cases
     return {
@@ -362,11 +382,13 @@ def linear_coefficients(
     """Return a linear model's coefficients for interpretability, per standard deviation and per unit.
 
     They are log odds, or values. They have no intervals: a federated average is not a maximum-likelihood estimate.
+    A spline's columns have no coefficient per unit; the input's partial dependence shows its effect.
     """
     if isinstance(model, PersonalLayersModel):
         return []  # the shared layers may look like a linear model and are part of another one
     first, *others = model.layout
-    if len(others) != 1 or len(first.shape) > 2 or first.shape[-1] != len(columns):
+    model_columns = _model_columns(columns)
+    if len(others) != 1 or len(first.shape) > 2 or first.shape[-1] != len(model_columns):
         return []
     weights = np.atleast_2d(np.asarray(model.layout.view(vector, first.name), np.float64))
     cases, scale = list(deployment["classes"]), deployment["scale"]
@@ -376,12 +398,13 @@ def linear_coefficients(
         weights, cases = (weights[1:] - weights[:1] if len(weights) == 2 else weights), cases[1:]
     coefficients = []
     for case, row in zip(cases, weights, strict=True):
-        for weight, column in zip(row, columns, strict=True):
-            std = scale[column.name][1] if column.is_numeric else 1.0
+        for weight, column in zip(row, model_columns, strict=True):
+            std = scale[column.name][1] if column.is_numeric and column.spline is None else 1.0
+            per_unit = float(weight / std) if column.spline is None else None
             coefficients.append(
                 {
                     "case": case, "column": column.name, "input": column.input, "is_numeric": column.is_numeric,
-                    "per_std": float(weight), "per_unit": float(weight / std),
+                    "per_std": float(weight), "per_unit": per_unit,
                 }
             )  # fmt: skip
     return coefficients

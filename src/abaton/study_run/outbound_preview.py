@@ -19,7 +19,7 @@ from abaton.engines.flower import Message
 from abaton.engines.flower.flower_messages import encode_model, model_digest
 from abaton.engines.flower.site_worker import WorkerSettings
 from abaton.errors import RefusedError
-from abaton.features import feature_columns
+from abaton.features import feature_columns, model_columns
 from abaton.governance.keys import PrivateKey
 from abaton.layout import Vector
 from abaton.site import LoadedSiteConfig, ReleaseLog, min_cell_count
@@ -88,7 +88,7 @@ def _replies(file: LoadedSiteConfig, study: Study, folder: Path) -> Iterator[tup
     yield "scale", services["train"].reply(make_message("scale", header, {**body, "scale": scale.to_row()}))
     spec = study.feature_spec()
     model = study.learning.build_model(
-        features=len(feature_columns(spec)), classes=len(spec.label.class_names)
+        features=len(model_columns(feature_columns(spec))), classes=len(spec.label.class_names)
     )
     start = model.initial(_SEED)
     header |= {"layout": model.layout.digest, "committed_steps": 0}
@@ -118,7 +118,7 @@ def _own_model(
     site, codec = file.config.site.id, study.learning.build_codec()
     spec = study.feature_spec()
     layout = study.learning.build_model(
-        features=len(feature_columns(spec)), classes=len(spec.label.class_names)
+        features=len(model_columns(feature_columns(spec))), classes=len(spec.label.class_names)
     ).layout
     model = learned_model(codec, layout, _SEED, site, 0, start, trained.attachments["update"])
     evaluation = {"task_id": "task", "model": model_digest(model), "base": None}

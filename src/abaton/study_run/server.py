@@ -31,7 +31,7 @@ from abaton.engines.flower.site_processes import SiteProcesses
 from abaton.engines.flower.supervisor import ProcessSupervisor, free_port
 from abaton.engines.flower.tls import CertificateAuthority, issue_certificate
 from abaton.errors import AbatonError, RefusedError, SettingsError
-from abaton.features import feature_columns
+from abaton.features import feature_columns, model_columns
 from abaton.federation.federation import Federation, RunMetadata, new_run_name
 from abaton.federation.participants import LearnerContext
 from abaton.federation.run import COMMUNITY, metric_point, sampled_versions, traffic_by_site
@@ -224,7 +224,7 @@ class NetworkController:
     def _model(self) -> Model:
         spec = self.study.feature_spec()
         return self._learning.build_model(
-            features=len(feature_columns(spec)), classes=len(spec.label.class_names)
+            features=len(model_columns(feature_columns(spec))), classes=len(spec.label.class_names)
         )
 
     def _admitted(self) -> Mapping[int, str]:

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from abaton.atomic_files import atomic_write, map_os_errors
 from abaton.engines.base import NOT_A_PARTICIPANT, CodedFailureError
 from abaton.engines.site_state import LearnerDiskState
-from abaton.features import FeatureColumn, FeatureTable, ScaledTable
+from abaton.features import FeatureColumn, FeatureTable, ScaledTable, SplineBasis
 from abaton.layout import Vector
 from abaton.site import LoadedSiteConfig
 from abaton.study_run.consented_learner import SubjectRows, select_rows
@@ -98,7 +98,10 @@ class SiteRunFolder:
         """Store a table in the site's run folder until all sites have replied."""
         table = pending.table
         metadata = {
-            "columns": [[c.name, c.input, c.is_numeric, c.has_statistics] for c in table.columns],
+            "columns": [
+                [c.name, c.input, c.is_numeric, c.has_statistics, c.spline.to_row() if c.spline else None]
+                for c in table.columns
+            ],
             "classes": table.classes,
             "subjects": table.subjects,
             "min_cell_count": table.min_cell_count,
@@ -111,7 +114,10 @@ class SiteRunFolder:
         """Return the pending table from the site's run folder."""
         arrays, metadata = self._read(self._table)
         table = FeatureTable(
-            tuple(FeatureColumn(*column) for column in metadata["columns"]),
+            tuple(
+                replace(FeatureColumn(*column), spline=spline and SplineBasis.from_row(spline))
+                for *column, spline in metadata["columns"]
+            ),
             arrays["x"],
             arrays["y"],
             tuple(metadata["classes"]),

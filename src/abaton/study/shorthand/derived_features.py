@@ -119,7 +119,10 @@ def merge_requirements(requirements: Iterable[Requirement]) -> list[Requirement]
 
 _DEFAULT_FOLLOW_UP = "visits"
 _SEX = [{"name": "female", "values": ["female"]}, {"name": "male", "values": ["male"]}]
-_SHARED_KEYS = ("unit", "molar_mass", "on_unit_mismatch", "band_width", "missing_indicator", "after_index")
+_SHARED_KEYS = (
+    *("unit", "molar_mass", "on_unit_mismatch", "band_width", "scale"),
+    *("missing_indicator", "after_index"),
+)
 _ORDERED = (Aggregation.LATEST, Aggregation.EARLIEST)
 _CODES_PATH = "where", "codes"
 
@@ -276,4 +279,5 @@ def _shared_settings(short: ShortInput) -> dict[str, Any]:
     settings = {key: value for key in _SHARED_KEYS if (value := getattr(short, key)) not in (None, False)}
     imputation = short.imputation or ("constant" if short.fill_value is not None else None)
     settings |= {"imputation": imputation} if imputation is not None else {}
+    settings |= {"spline": list(short.spline)} if short.spline else {}
     return settings | ({"fill_value": short.fill_value} if short.fill_value is not None else {})

@@ -107,6 +107,8 @@ class ShortInput(ShortRows):
     on_unit_mismatch: Literal["missing", "refuse"] | None = None
     reference_date: DateField | None = None
     band_width: float | None = None
+    spline: tuple[float, ...] = ()
+    scale: Literal["log"] | None = None
     after_index: bool = False
 
     @model_validator(mode="after")
