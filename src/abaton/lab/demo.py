@@ -15,7 +15,7 @@ import numpy as np
 from abaton.controller import ControllerState, Event, UpdateReceived
 from abaton.engines import MachineProfile
 from abaton.governance import ConsentRegistry, metadata, rounds_with, snapshot_members
-from abaton.lab.synthetic_hospitals import HOSPITALS, MISCODING_HOSPITAL, write
+from abaton.lab.synthetic_hospitals import SIX_HOSPITALS, Cohort, write
 from abaton.site import publish, subject_pseudonym
 from abaton.store import Database
 from abaton.study import Study, load_study, write_toml
@@ -94,7 +94,12 @@ class Demonstration:
 
 
 def make_demo(
-    folder: Path, seed: int, scale: float = 1.0, rounds: int | None = None, *, has_miscoding: bool = False
+    folder: Path,
+    seed: int,
+    scale: float = 1.0,
+    rounds: int | None = None,
+    *,
+    cohort: Cohort = SIX_HOSPITALS,
 ) -> Demonstration:
     """Write the hospitals of the demonstration into a folder, which is emptied first.
 
@@ -103,11 +108,10 @@ def make_demo(
         seed: Seed of records, keys and consents.
         scale: Number of patients, as a multiple of the default.
         rounds: Number of rounds; that of the study document if None.
-        has_miscoding: Whether the hospital that miscodes the outcome takes part, too.
+        cohort: The synthetic hospitals.
     """
     shutil.rmtree(folder, ignore_errors=True)
-    hospitals = [*HOSPITALS, *(MISCODING_HOSPITAL if has_miscoding else ())]
-    site_folders = write(folder, seed, scale=scale, hospitals=hospitals)
+    site_folders = write(folder, seed, scale=scale, cohort=cohort)
     study = load_study(folder / "study.toml")
     if scale < 1 or rounds is not None:
         (folder / "study.toml").write_text(
@@ -128,7 +132,7 @@ def make_demo(
                 hashlib.sha256(f"demonstration {seed} {name} {label}".encode()).digest()
             )
         _record_consents(site_folder, study, np.random.default_rng([seed, 77, i]))
-    return open_demo(folder)
+    return open_demo(folder, cohort=cohort)
 
 
 def _downscale_study(study: Study, scale: float, rounds: int | None) -> Study:
@@ -142,12 +146,11 @@ def _downscale_study(study: Study, scale: float, rounds: int | None) -> Study:
     return study.model_copy(update={"learning": learning, "privacy": privacy})
 
 
-def open_demo(folder: Path) -> Demonstration:
-    """Return the demonstration of a folder: its study and its hospitals."""
+def open_demo(folder: Path, *, cohort: Cohort = SIX_HOSPITALS) -> Demonstration:
+    """Return the demonstration of a folder: its study and the hospitals of a cohort."""
     profiles = {
         name: MachineProfile(speed=100 * hospital.speed, group="fast" if hospital.speed >= 0.5 else "slow")
-        for name, hospital in {**HOSPITALS, **MISCODING_HOSPITAL}.items()
-        if (folder / name).is_dir()
+        for name, hospital in cohort.hospitals.items()
     }
     sites = tuple(folder / name / "site.toml" for name in profiles)
     return Demonstration(load_study(folder / "study.toml"), sites, profiles)
