@@ -18,6 +18,7 @@ from abaton.engines.flower.site_worker import WorkerSettings
 from abaton.features import feature_columns
 from abaton.governance.keys import KeyKind, PrivateKey
 from abaton.lab.demo import Demonstration, make_demo, open_demo
+from abaton.lab.synthetic_hospitals import FOUR_HOSPITALS
 from abaton.learners import SignedModel
 from abaton.site import load_site
 from abaton.store import model_digest
@@ -32,7 +33,7 @@ from abaton.study_run.preparation import common_scale
 def written(tmp_path_factory) -> Path:
     """Write the hospitals once, with the default policy of a site."""
     folder = tmp_path_factory.mktemp("attacked") / "all"
-    demo = make_demo(folder, 3, 0.5, rounds=16)
+    demo = make_demo(folder, 3, 0.5, rounds=16, cohort=FOUR_HOSPITALS)
     for site in demo.sites:
         text = site.read_text()
         site.write_text(text[: text.index("[policy]")])
@@ -43,7 +44,7 @@ def written(tmp_path_factory) -> Path:
 def four(written, tmp_path) -> Demonstration:
     """Return the hospitals in a folder of the test."""
     shutil.copytree(written, tmp_path / "hospitals")
-    return open_demo(tmp_path / "hospitals")
+    return open_demo(tmp_path / "hospitals", cohort=FOUR_HOSPITALS)
 
 
 @dataclass
@@ -147,7 +148,7 @@ def prepared_folder(written, tmp_path_factory) -> tuple[Path, dict[str, Any]]:
     """Return a folder with a prepared site, and the request body; built once because it takes a second."""
     folder = tmp_path_factory.mktemp("prepared")
     shutil.copytree(written, folder / "hospitals")
-    centre = Centre(open_demo(folder / "hospitals"), folder)
+    centre = Centre(open_demo(folder / "hospitals", cohort=FOUR_HOSPITALS), folder)
     centre.prepare()
     return folder, centre.body
 
@@ -158,6 +159,6 @@ def ready(prepared_folder, tmp_path) -> Centre:
     folder, body = prepared_folder
     for name in ("hospitals", "site"):
         shutil.copytree(folder / name, tmp_path / name)
-    centre = Centre(open_demo(tmp_path / "hospitals"), tmp_path)
+    centre = Centre(open_demo(tmp_path / "hospitals", cohort=FOUR_HOSPITALS), tmp_path)
     centre.body, centre.seed = body, body["seed"]
     return centre

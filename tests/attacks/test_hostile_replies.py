@@ -26,6 +26,7 @@ from abaton.engines.flower.flower_engine import parse_introduction
 from abaton.errors import AbatonError, PayloadError
 from abaton.features import feature_columns
 from abaton.lab.demo import Demonstration, make_demo, open_demo
+from abaton.lab.synthetic_hospitals import FOUR_HOSPITALS
 from abaton.layout import Layout
 from abaton.report import make_run_report, render_run_report
 from abaton.store import Journal, RunRow, Store
@@ -59,7 +60,7 @@ Lie = Callable[[dict[str, Any]], None]
 def hospitals(tmp_path_factory) -> Demonstration:
     """Three hospitals with a study of two rounds that uses every message type."""
     folder = tmp_path_factory.mktemp("lied") / "all"
-    demo = make_demo(folder, 3, 0.25, rounds=16)
+    demo = make_demo(folder, 3, 0.25, rounds=16, cohort=FOUR_HOSPITALS)
     file = folder / "study.toml"
     text = file.read_text().replace(
         "rounds = 16", 'rounds = 2\nstrategy = "SyncDVW"\npersonalise = ["recalibrate"]'
@@ -68,7 +69,7 @@ def hospitals(tmp_path_factory) -> Demonstration:
     file.write_text(text)
     for site in demo.sites:
         site.write_text(site.read_text().replace('registry = "consents.db"', 'legal_basis = "a vote"'))
-    demo = open_demo(folder)
+    demo = open_demo(folder, cohort=FOUR_HOSPITALS)
     sites = [path for path in demo.sites if path.parent.name in NAMES]
     return replace(demo, study=load_study(file), sites=sites)
 

@@ -18,6 +18,7 @@ from abaton.engines.base import INVALID_UPDATE
 from abaton.engines.reply_validation import ReplyValidator
 from abaton.governance.keys import PrivateKey
 from abaton.lab.demo import open_demo
+from abaton.lab.synthetic_hospitals import FOUR_HOSPITALS
 from abaton.learners import SignedModel, SiteReply
 from abaton.site import load_site
 from abaton.store import content_digest
@@ -51,7 +52,7 @@ def kos(prepared_folder, tmp_path_factory) -> Callable[[Centre], Honest]:
     """Let another hospital train once in the same run; return its model as an evaluator receives it."""
     folder = tmp_path_factory.mktemp("kos")
     shutil.copytree(prepared_folder[0] / "hospitals", folder / "hospitals")
-    there = Centre(open_demo(folder / "hospitals"), folder, site="kos")
+    there = Centre(open_demo(folder / "hospitals", cohort=FOUR_HOSPITALS), folder, site="kos")
     there.prepare(prepared_folder[1]["seed"])
     start = there.start()
     trained = there.train(0, start, task_id="0.kos")

@@ -86,7 +86,7 @@ def test_version_and_help_teach(abaton, tmp_path):
     assert run_process(tmp_path, "--version").stdout == abaton("--version").stdout
     assert abaton("--version").stdout.startswith("abaton 0.")
     assert abaton("-h").stdout == abaton("--help").stdout
-    assert "four synthetic hospitals" in abaton("demo", "--help").stdout.lower()
+    assert "six synthetic hospitals" in abaton("demo", "--help").stdout.lower()
 
 
 def test_an_unknown_run_is_one_line_and_exit_2(abaton, tmp_path):

@@ -14,6 +14,7 @@ from abaton.engines.flower.server_processes import ServerAddress, read_address, 
 from abaton.engines.flower.tls import create_node_key, issue_certificate
 from abaton.errors import RefusedError, SettingsError
 from abaton.lab.demo import make_demo
+from abaton.lab.synthetic_hospitals import FOUR_HOSPITALS
 from abaton.site import load_site
 from abaton.study import load_study
 from abaton.study_run import FIELDS
@@ -25,7 +26,7 @@ RUN = CliRunner()
 @pytest.fixture(scope="module")
 def hospitals(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("hospitals") / "all"
-    make_demo(folder, 3, 0.25, rounds=4)
+    make_demo(folder, 3, 0.25, rounds=4, cohort=FOUR_HOSPITALS)
     return folder
 
 

@@ -24,6 +24,7 @@ import pytest
 from tests.lab import four_sites as four
 
 from abaton.lab.demo import make_demo
+from abaton.lab.synthetic_hospitals import FOUR_HOSPITALS
 from abaton.store import Store
 
 GOLDEN = Path(__file__).parent / "transcripts"
@@ -193,7 +194,7 @@ def test_runs_are_listed_and_shown_without_a_terminal(shell_with_runs, name):
 def hospitals(tmp_path_factory):
     """Folder with four hospitals and a study of few rounds."""
     folder = tmp_path_factory.mktemp("hospitals")
-    make_demo(folder / "all", 3, 0.25, rounds=4)
+    make_demo(folder / "all", 3, 0.25, rounds=4, cohort=FOUR_HOSPITALS)
     return Shell(folder)
 
 
@@ -208,7 +209,7 @@ def test_a_study_is_run(hospitals):
 
 @pytest.mark.slow
 def test_ctrl_c_prints_how_to_resume_and_that_works(tmp_path):
-    make_demo(tmp_path / "all", 3, 0.25, rounds=160)
+    make_demo(tmp_path / "all", 3, 0.25, rounds=160, cohort=FOUR_HOSPITALS)
     shell = Shell(tmp_path)
 
     def under_way() -> bool:

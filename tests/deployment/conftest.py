@@ -9,6 +9,7 @@ from tests.cached_files import _cached_ingest  # noqa: F401
 
 from abaton.federation import Run
 from abaton.lab.demo import NOW, make_demo
+from abaton.lab.synthetic_hospitals import FOUR_HOSPITALS
 from abaton.store import Store
 from abaton.study import InterpretabilitySection
 from abaton.study_run import StudyOptions, run_study
@@ -18,7 +19,7 @@ from abaton.study_run import StudyOptions, run_study
 def results(tmp_path_factory) -> Iterator[tuple[Run, Run]]:
     """Return two runs at four synthetic hospitals: with k-anonymity in bins, and without."""
     folder = tmp_path_factory.mktemp("finished")
-    demo = make_demo(folder / "hospitals", 3, 0.25, rounds=8)
+    demo = make_demo(folder / "hospitals", 3, 0.25, rounds=8, cohort=FOUR_HOSPITALS)
     interpretability = InterpretabilitySection(
         permutation_repeats=2, partial_dependence=("age", "sex"), grid_points=3
     )

@@ -19,6 +19,7 @@ from abaton.errors import SettingsError
 from abaton.features import SplineBasis
 from abaton.federation import Run
 from abaton.lab.demo import NOW, make_demo
+from abaton.lab.synthetic_hospitals import FOUR_HOSPITALS
 from abaton.models import Examples
 from abaton.report import render_report
 from abaton.store import Store
@@ -32,7 +33,7 @@ KNOTS = {"age": (45.0, 62.0, 79.0), "systolic": (112.0, 139.0, 166.0), "creatini
 def splined(tmp_path_factory) -> Run:
     """Return a logistic run at four hospitals with splines; age is in bins for k-anonymity."""
     folder = tmp_path_factory.mktemp("splined")
-    demo = make_demo(folder / "hospitals", 3, 0.25, rounds=8)
+    demo = make_demo(folder / "hospitals", 3, 0.25, rounds=8, cohort=FOUR_HOSPITALS)
     inputs = tuple(
         spec.model_copy(
             update={"spline": KNOTS.get(spec.name, ()), "scale": "log" if spec.name == "creatinine" else None}

@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from abaton.cli.app import app
 from abaton.errors import SettingsError
 from abaton.lab.demo import NOW, open_demo
+from abaton.lab.synthetic_hospitals import FOUR_HOSPITALS
 from abaton.report import render_report
 from abaton.site import load_site
 from abaton.store import Journal, Store
@@ -29,7 +30,7 @@ def hospitals(written, tmp_path_factory):
     """Four hospitals with a stated legal basis, so that other studies may use them, ingested once."""
     folder = tmp_path_factory.mktemp("free") / "hospitals"
     shutil.copytree(written, folder)
-    demonstration = open_demo(folder)
+    demonstration = open_demo(folder, cohort=FOUR_HOSPITALS)
     for site in demonstration.sites:
         site.write_text(site.read_text().replace('registry = "consents.db"', 'legal_basis = "a vote"'))
     return demonstration, ingest_sites(

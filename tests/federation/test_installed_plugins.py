@@ -19,6 +19,7 @@ from abaton.engines.flower.site_worker import WorkerSettings
 from abaton.engines.flower.tls import issue_certificate
 from abaton.errors import RefusedError, SettingsError
 from abaton.lab.demo import NOW, open_demo
+from abaton.lab.synthetic_hospitals import FOUR_HOSPITALS
 from abaton.report import render_report
 from abaton.site import SiteConfigError, load_site
 from abaton.store import Store
@@ -48,7 +49,7 @@ def module(tmp_path, monkeypatch) -> str:
 def with_stated_basis(written, folder):
     """Copy the four hospitals with a stated legal basis; all but kos and trikala allow the package."""
     shutil.copytree(written, folder)
-    hospitals = open_demo(folder)
+    hospitals = open_demo(folder, cohort=FOUR_HOSPITALS)
     for site in hospitals.sites:
         text = site.read_text().replace('registry = "consents.db"', 'legal_basis = "a vote"')
         if site.parent.name not in ("kos", "trikala"):

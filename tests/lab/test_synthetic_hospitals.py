@@ -14,7 +14,7 @@ from abaton.deid import Deidentifier, Pseudonyms
 from abaton.features import MissingReason, build_features, column_statistics, pool_statistics, scale_table
 from abaton.fhir.json_format import dump
 from abaton.fhir.validation import validate_resource
-from abaton.lab.synthetic_hospitals import HOSPITALS, records, study_text, write
+from abaton.lab.synthetic_hospitals import FOUR_HOSPITALS, records, study_text, write
 from abaton.record_types import ConsentedRecord, Record
 from abaton.study import lint_study, study_from_toml
 
@@ -30,7 +30,7 @@ def study():
 @pytest.fixture(scope="module")
 def feature_results(study):
     feature_results = {}
-    for name in HOSPITALS:
+    for name in FOUR_HOSPITALS.hospitals:
         make = Deidentifier(
             study.data_request(TODAY), Pseudonyms(study.study.id, KEY, site=name), year=TODAY.year
         )
@@ -43,7 +43,7 @@ def feature_results(study):
     return feature_results
 
 
-@pytest.mark.parametrize("name", HOSPITALS)
+@pytest.mark.parametrize("name", FOUR_HOSPITALS.hospitals)
 def test_records_are_valid_fhir(name):
     met = set()
     for resource in records(name, 3, scale=0.02):

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from abaton.lab.synthetic_hospitals import (
-    HOSPITALS,
+    FOUR_HOSPITALS,
     load_omop,
     records,
     study_text,
@@ -77,4 +77,4 @@ def opened(folder: Path, kind: str, name: str, document=None, **more: str):
     return build_site(load_site(path), document or study(), NOW)
 
 
-__all__ = ["HOSPITALS", "load_omop", "opened", "study", "write_population"]
+__all__ = ["FOUR_HOSPITALS", "load_omop", "opened", "study", "write_population"]

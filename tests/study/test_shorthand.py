@@ -15,7 +15,7 @@ from abaton.deid.settings import DataRequest
 from abaton.features import InputKind, LabelKind, build_features
 from abaton.fhir.terminology import is_known, is_public
 from abaton.fhir.ucum import parse_unit
-from abaton.lab.synthetic_hospitals import HOSPITALS, records, study_text
+from abaton.lab.synthetic_hospitals import FOUR_HOSPITALS, records, study_text
 from abaton.record_types import ConsentedRecord, Record
 from abaton.site import load_site
 from abaton.site.factory import open_source
@@ -76,7 +76,7 @@ def same(one, other) -> bool:
     )
 
 
-@pytest.mark.parametrize("name", HOSPITALS)
+@pytest.mark.parametrize("name", FOUR_HOSPITALS.hospitals)
 def test_shorthand_of_the_demo_builds_the_same_table_as_its_full_form(name):
     long = load_study(LONG / "hospitals.toml")
     raw = list(records(name, 1990, scale=0.15))

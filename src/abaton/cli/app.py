@@ -37,7 +37,7 @@ from abaton.errors import AbatonError, SettingsError
 # The first page of help: commands by panel, in the order shown, each with a short text.
 PANELS: dict[str, dict[str, tuple[object, str]]] = {
     "Study": {
-        "demo": (study_run.demo, "Run a complete study with four synthetic hospitals."),
+        "demo": (study_run.demo, "Run a complete study with six synthetic hospitals."),
         "study": (study.app, "Write, check and publish study documents."),
         "run": (study_run.run, "Run a study at its sites, on this machine."),
         "serve": (serve.app, "Run the research centre: receive records, or train."),

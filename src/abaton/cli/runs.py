@@ -79,7 +79,7 @@ def runs(*, store: Path | None = StoreOption, json: bool = JsonOption) -> None:
 def shortened(name: str) -> str:
     """Return a run's name for a narrow column of `abaton runs`, without its middle; names differ at their ends.
 
-    >>> shortened("heart-failure-four-hospitals-20261116-105743-0b4a")
+    >>> shortened("heart-failure-six-hospitals-20261116-105743-0b4a")
     'heart-failure-…105743-0b4a'
     """
     return name if len(name) <= _MAX_NAME_WIDTH else f"{name[:14]}…{name[-11:]}"

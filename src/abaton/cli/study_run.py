@@ -122,7 +122,7 @@ def demo(
     store: Path | None = StoreOption,
     json: bool = JsonOption,
 ) -> None:
-    """Run a complete study at four synthetic hospitals, from FHIR records and consents to a community model.
+    """Run a complete study at six synthetic hospitals, from FHIR records and consents to a community model.
 
     Some subjects refuse, some consents have expired, and one subject withdraws during the run. The hospitals train
     asynchronously with validation weighting and send compressed updates. The first table compares each hospital's
@@ -134,7 +134,7 @@ def demo(
         from abaton.report import render_report
         from abaton.study_run import StudyOptions, run_study
 
-        note("generating four synthetic hospitals")
+        note("generating six synthetic hospitals")
         demo_study = make_demo(opened.folder / "demo", seed, 0.4 if small else 1.0)
         options = StudyOptions(seed, demo_study.profiles, baselines=True)
         rounds = demo_study.study.learning.rounds if demo_study.study.learning else None

@@ -1,4 +1,4 @@
-"""Demonstration: four synthetic hospitals with records, consents and refusals for a study, generated from a seed."""
+"""Demonstration: synthetic hospitals with records, consents and refusals for a study, generated from a seed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import numpy as np
 from abaton.controller import ControllerState, Event, UpdateReceived
 from abaton.engines import MachineProfile
 from abaton.governance import ConsentRegistry, metadata, rounds_with, snapshot_members
-from abaton.lab.synthetic_hospitals import HOSPITALS, write
+from abaton.lab.synthetic_hospitals import SIX_HOSPITALS, Cohort, write
 from abaton.site import publish, subject_pseudonym
 from abaton.store import Database
 from abaton.study import Study, load_study, write_toml
@@ -51,7 +51,7 @@ min_rows = 10   # the records are synthetic; a hospital uses 50
 
 @dataclass
 class Demonstration:
-    """Four synthetic hospitals on disk, with a subject that withdraws during training.
+    """Synthetic hospitals on disk, with a subject that withdraws during training.
 
     Attributes:
         study: The study document.
@@ -93,17 +93,25 @@ class Demonstration:
         return ConsentRegistry(Database(file.parent / "consents.db", metadata))
 
 
-def make_demo(folder: Path, seed: int, scale: float = 1.0, rounds: int | None = None) -> Demonstration:
-    """Write the four hospitals of the demonstration into a folder, which is emptied first.
+def make_demo(
+    folder: Path,
+    seed: int,
+    scale: float = 1.0,
+    rounds: int | None = None,
+    *,
+    cohort: Cohort = SIX_HOSPITALS,
+) -> Demonstration:
+    """Write the hospitals of the demonstration into a folder, which is emptied first.
 
     Args:
         folder: Target folder.
         seed: Seed of records, keys and consents.
         scale: Number of patients, as a multiple of the default.
         rounds: Number of rounds; that of the study document if None.
+        cohort: The synthetic hospitals.
     """
     shutil.rmtree(folder, ignore_errors=True)
-    site_folders = write(folder, seed, scale=scale)
+    site_folders = write(folder, seed, scale=scale, cohort=cohort)
     study = load_study(folder / "study.toml")
     if scale < 1 or rounds is not None:
         (folder / "study.toml").write_text(
@@ -124,7 +132,7 @@ def make_demo(folder: Path, seed: int, scale: float = 1.0, rounds: int | None = 
                 hashlib.sha256(f"demonstration {seed} {name} {label}".encode()).digest()
             )
         _record_consents(site_folder, study, np.random.default_rng([seed, 77, i]))
-    return open_demo(folder)
+    return open_demo(folder, cohort=cohort)
 
 
 def _downscale_study(study: Study, scale: float, rounds: int | None) -> Study:
@@ -138,13 +146,13 @@ def _downscale_study(study: Study, scale: float, rounds: int | None) -> Study:
     return study.model_copy(update={"learning": learning, "privacy": privacy})
 
 
-def open_demo(folder: Path) -> Demonstration:
-    """Return the demonstration of a folder: its study and four hospitals."""
+def open_demo(folder: Path, *, cohort: Cohort = SIX_HOSPITALS) -> Demonstration:
+    """Return the demonstration of a folder: its study and the hospitals of a cohort."""
     profiles = {
         name: MachineProfile(speed=100 * hospital.speed, group="fast" if hospital.speed >= 0.5 else "slow")
-        for name, hospital in HOSPITALS.items()
+        for name, hospital in cohort.hospitals.items()
     }
-    sites = tuple(folder / name / "site.toml" for name in HOSPITALS)
+    sites = tuple(folder / name / "site.toml" for name in profiles)
     return Demonstration(load_study(folder / "study.toml"), sites, profiles)
 
 

@@ -268,7 +268,7 @@ def _labels(comparison: Mapping[str, Any]) -> dict[str, str]:
 def shorten_name(name: str) -> str:
     """Return a run's name for a legend of the comparison, without its middle, since names differ at their ends.
 
-    >>> shorten_name("heart-failure-four-hospitals-20261117-121120-dde4")
+    >>> shorten_name("heart-failure-six-hospitals-20261117-121120-dde4")
     'heart-failu…121120-dde4'
     """
     return name if len(name) <= 24 else f"{name[:11]}…{name[-11:]}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tests.site.site_population import HOSPITALS, load_omop, opened, study, write_population
+from tests.site.site_population import FOUR_HOSPITALS, load_omop, opened, study, write_population
 
 
 def table_of(folder, kind, name, document=None, **more):
@@ -46,7 +46,7 @@ def test_small_hospital_is_equal_in_every_source(small, kind):
 def population(tmp_path_factory):
     """All four hospitals of the demonstration, 2,160 patients."""
     folder = tmp_path_factory.mktemp("population")
-    counts = [write_population(folder / name, name, 1.0) for name in HOSPITALS]
+    counts = [write_population(folder / name, name, 1.0) for name in FOUR_HOSPITALS.hospitals]
     assert sum(counts) >= 2_000
     return folder
 
@@ -56,7 +56,7 @@ def expected(population):
     """Feature tables of the four hospitals from FHIR, original and de-identified."""
     return {
         (name, raw): table_of(population / name, "ndjson", name, study(raw=raw))[0]
-        for name in HOSPITALS
+        for name in FOUR_HOSPITALS.hospitals
         for raw in (True, False)
     }
 
@@ -67,7 +67,7 @@ def expected(population):
 def test_population_is_equal_in_every_source(population, expected, kind, raw):
     pytest.importorskip("duckdb_engine", reason="DuckDB is missing: install abaton[omop]")
     rows = 0
-    for name in HOSPITALS:
+    for name in FOUR_HOSPITALS.hospitals:
         path = population / name
         for file, url in (("omop.db", "sqlite"), ("omop.duckdb", "duckdb")):
             if kind == url and not (path / file).exists():
@@ -80,7 +80,7 @@ def test_population_is_equal_in_every_source(population, expected, kind, raw):
 
 @pytest.mark.postgres
 def test_population_is_equal_in_postgresql(population, expected, new_database):
-    for name in HOSPITALS:
+    for name in FOUR_HOSPITALS.hospitals:
         url = new_database()
         load_omop(population / name / "omop", url)
         records = f'source = "omop"\ndatabase = "{url}"\ntimezone = "+02:00"'

@@ -1,18 +1,22 @@
-"""Patients of four synthetic hospitals and their outcomes, from a seed.
+"""Patients of synthetic hospitals and their outcomes, from a seed.
 
-The outcome model is the same everywhere: age, smoking and diabetes add to the risk; so do a high and a low blood
-pressure, and a high and a low weight (the J-shaped curves of cardiology); weak kidneys count for more in patients
-with diabetes. The risk is not monotonic, which needs a hidden layer, and the outcome is rare: one hospital has too
-few cases. The hospitals differ in size, case mix, missing measurements, units and codes, and in the speed of their
-machines.
+In both cohorts the outcome model is the same at every hospital. The risk is not monotonic: a high and a low blood
+pressure, weight or cholesterol add to it (the J-shaped curves of cardiology), and weak kidneys count for more in
+patients with diabetes. The hospitals differ in size, case mix, missing measurements, units and codes, and in the speed
+of their machines.
+
+`FOUR_HOSPITALS` has strong effects and an outcome in one patient in nine, so that small examples find them.
+`SIX_HOSPITALS` is the cohort of the demonstration: many moderate effects and few events. A hospital has 10 to 22 events
+to train on, about one per model parameter; all six together have five. `SEVEN_HOSPITALS` adds one that codes the
+outcome wrongly.
 
 `tables` returns ready feature tables for examples without records and consents.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from datetime import date
 
 import numpy as np
@@ -37,6 +41,7 @@ class SyntheticHospital:
         answers: Whether it codes smoking as LOINC answers, which the study does not list.
         unitless: Fraction of blood pressures without a unit.
         speed: Training speed; 1 is the fastest.
+        uncoded, miscoded: Fraction of cases without a code of the outcome, and of other patients with one.
     """
 
     patients: int
@@ -49,9 +54,76 @@ class SyntheticHospital:
     answers: bool = False
     unitless: float = 0.0
     speed: float = 1.0
+    uncoded: float = 0.0
+    miscoded: float = 0.0
 
 
-HOSPITALS: Mapping[str, SyntheticHospital] = {
+@dataclass(frozen=True, slots=True)
+class RiskFactors:
+    """True values of a synthetic patient, from which the outcome is drawn."""
+
+    age: float
+    female: bool
+    diabetes: bool
+    diuretic: bool
+    smoking: str
+    pressure: float
+    cholesterol: float
+    creatinine: float
+    bmi: float
+    visits: int
+
+
+@dataclass(frozen=True, slots=True)
+class Cohort:
+    """Synthetic hospitals with one outcome model.
+
+    Attributes:
+        hospitals: The hospitals by name.
+        log_odds: Log odds of heart failure within a year of the check-up.
+        study: Name of the study document in this package.
+    """
+
+    hospitals: Mapping[str, SyntheticHospital]
+    log_odds: Callable[[RiskFactors], float]
+    study: str
+
+
+def _strong_effects(patient: RiskFactors) -> float:
+    """Return a synthetic patient's log odds with few strong effects."""
+    return float(
+        -7.2
+        + 0.03 * (patient.age - 62)
+        + 1.8 * ((patient.pressure - 138) / 15) ** 2
+        + 1.1 * ((patient.bmi - 27) / 4.5) ** 2
+        + (6.5 if patient.diabetes else 1.5) * np.log(patient.creatinine)
+        + 0.9 * (patient.smoking == "daily")
+        + 0.5 * patient.diabetes
+        + 0.004 * (patient.cholesterol - 200)
+        - 0.4 * patient.female
+        + 0.3 * patient.visits
+    )
+
+
+def _moderate_effects(patient: RiskFactors) -> float:
+    """Return a synthetic patient's log odds with many moderate effects."""
+    return float(
+        -5.0
+        + 0.05 * (patient.age - 62)
+        + 0.45 * ((patient.pressure - 136) / 15) ** 2
+        + 0.40 * ((patient.bmi - 27) / 4.5) ** 2
+        + (3.5 if patient.diabetes else 2.0) * np.log(patient.creatinine)
+        + 0.10 * ((patient.cholesterol - 208) / 36) ** 2
+        + 0.8 * (patient.smoking == "daily")
+        + 0.3 * (patient.smoking == "former")
+        + 0.6 * patient.diabetes
+        - 0.4 * patient.female
+        + 0.4 * patient.visits
+        + 0.5 * patient.diuretic
+    )
+
+
+_FOUR = {
     "athens": SyntheticHospital(960, age=60, smokers=0.30, diabetics=0.20),
     "kos": SyntheticHospital(300, age=68, smokers=0.15, diabetics=0.30, missing=0.15, icd=True, speed=0.25),
     "pergamon": SyntheticHospital(
@@ -69,6 +141,37 @@ HOSPITALS: Mapping[str, SyntheticHospital] = {
         speed=0.1,
     ),
 }
+
+_SIX = {
+    "athens": SyntheticHospital(600, age=62, smokers=0.30, diabetics=0.20),
+    "epidauros": SyntheticHospital(300, age=60, smokers=0.25, diabetics=0.03, missing=0.10, speed=0.5),
+    "kos": SyntheticHospital(320, age=66, smokers=0.15, diabetics=0.30, missing=0.15, icd=True, speed=0.25),
+    "lebena": SyntheticHospital(
+        260, age=64, smokers=0.20, diabetics=0.25, missing=0.10, si=True, icd=True, speed=0.25
+    ),
+    "pergamon": SyntheticHospital(
+        500, age=56, smokers=0.40, diabetics=0.15, missing=0.10, si=True, speed=0.5
+    ),
+    "trikala": SyntheticHospital(
+        420,
+        age=64,
+        smokers=0.20,
+        diabetics=0.35,
+        missing=0.15,
+        icd=True,
+        answers=True,
+        unitless=0.1,
+        speed=0.25,
+    ),
+}
+
+_MISCODING = SyntheticHospital(
+    500, age=63, smokers=0.25, diabetics=0.20, missing=0.10, speed=0.5, uncoded=0.40, miscoded=0.25
+)
+
+FOUR_HOSPITALS = Cohort(_FOUR, _strong_effects, "study.toml")
+SIX_HOSPITALS = Cohort(_SIX, _moderate_effects, "demo_study.toml")
+SEVEN_HOSPITALS = replace(SIX_HOSPITALS, hospitals={**_SIX, "messene": _MISCODING})
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,14 +197,16 @@ class SyntheticPatient:
     follow_up_days: int
 
 
-def make_patients(
-    hospital: SyntheticHospital, rng: np.random.Generator, *, scale: float = 1.0
-) -> list[SyntheticPatient]:
-    """Return the synthetic patients of one hospital."""
-    return [_make_patient(hospital, rng) for _ in range(max(12, round(hospital.patients * scale)))]
+def make_patients(cohort: Cohort, name: str, seed: int, *, scale: float = 1.0) -> list[SyntheticPatient]:
+    """Return the synthetic patients of one hospital of a cohort."""
+    hospital, rng = cohort.hospitals[name], np.random.default_rng([seed, list(cohort.hospitals).index(name)])
+    size = max(12, round(hospital.patients * scale))
+    return [_make_patient(hospital, cohort.log_odds, rng) for _ in range(size)]
 
 
-def _make_patient(hospital: SyntheticHospital, rng: np.random.Generator) -> SyntheticPatient:
+def _make_patient(
+    hospital: SyntheticHospital, log_odds: Callable[[RiskFactors], float], rng: np.random.Generator
+) -> SyntheticPatient:
     age = float(np.clip(rng.normal(hospital.age, 10), 35, 88))
     female, diabetes = bool(rng.random() < 0.48), bool(rng.random() < hospital.diabetics)
     smoking = "daily" if rng.random() < hospital.smokers else "former" if rng.random() < 0.3 else "never"
@@ -109,20 +214,13 @@ def _make_patient(hospital: SyntheticHospital, rng: np.random.Generator) -> Synt
     cholesterol, creatinine = rng.normal(208, 36), float(rng.lognormal(0.0, 0.3))
     bmi = rng.normal(28, 4.5)
     visits = int(rng.poisson(0.5 + 0.7 * diabetes))
-    # Log odds of heart failure within a year of the check-up; the same at every hospital.
-    log_odds = (
-        -7.2
-        + 0.03 * (age - 62)
-        + 1.8 * ((pressure - 138) / 15) ** 2
-        + 1.1 * ((bmi - 27) / 4.5) ** 2
-        + (6.5 if diabetes else 1.5) * np.log(creatinine)
-        + 0.9 * (smoking == "daily")
-        + 0.5 * diabetes
-        + 0.004 * (cholesterol - 200)
-        - 0.4 * female
-        + 0.3 * visits
+    diuretic = bool(rng.random() < (0.45 if pressure > 150 else 0.2))
+    factors = RiskFactors(
+        age, female, diabetes, diuretic, smoking, pressure, cholesterol, creatinine, bmi, visits
     )
-    has_event = rng.random() < 1 / (1 + np.exp(-log_odds))
+    has_event = bool(rng.random() < 1 / (1 + np.exp(-log_odds(factors))))
+    if rng.random() < (hospital.uncoded if has_event else hospital.miscoded):
+        has_event = not has_event
     checkup = date.fromordinal(FIRST_DAY.toordinal() + int(rng.integers(0, 365)))
     event = (
         int(rng.integers(5, 360))
@@ -142,7 +240,7 @@ def _make_patient(hospital: SyntheticHospital, rng: np.random.Generator) -> Synt
         bmi=_maybe_missing(float(np.clip(bmi, 15, 55)), hospital, rng),
         smoking=smoking if rng.random() > hospital.missing / 2 else None,
         diabetes=diabetes,
-        diuretic=bool(rng.random() < (0.45 if pressure > 150 else 0.2)),
+        diuretic=diuretic,
         visits=tuple(sorted(int(day) for day in rng.integers(-700, -1, visits))),
         event=event,
         follow_up_days=int(rng.integers(60, 300)) if is_lost_to_follow_up else int(rng.integers(400, 640)),
@@ -171,15 +269,15 @@ _DEVIATIONS = np.array([10, 0.5, 15, 36, 0.32, 4.5, 0.45, 0.41])
 def tables(seed: int, scale: float = 1.0) -> dict[str, Examples]:
     """Return the synthetic patients' standardised features at the check-up, and heart failure within a year.
 
-    Patients with less than a year of follow-up are excluded, as in the study of the demonstration.
+    The cohort is `FOUR_HOSPITALS`. Patients with less than a year of follow-up are excluded, as in its study.
 
     >>> sites = tables(seed=1990)
     >>> [(name, data.x.shape[1]) for name, data in sites.items()][:2]
     [('athens', 8), ('kos', 8)]
     """
     tables_by_site = {}
-    for index, (name, hospital) in enumerate(HOSPITALS.items()):
-        patients = make_patients(hospital, np.random.default_rng([seed, index]), scale=scale)
+    for name in FOUR_HOSPITALS.hospitals:
+        patients = make_patients(FOUR_HOSPITALS, name, seed, scale=scale)
         known = [patient for patient in patients if _has_outcome(patient) or patient.follow_up_days >= _YEAR]
         x = (np.array([_row(patient) for patient in known]) - _MEANS) / _DEVIATIONS
         y = np.array([_has_outcome(patient) for patient in known])

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from abaton.lab.synthetic_hospitals.fhir_records import SNOMED, smoking_codes
-from abaton.lab.synthetic_hospitals.patients import HOSPITALS
+from abaton.lab.synthetic_hospitals.patients import FOUR_HOSPITALS
 
 COLUMNS = {
     "people": ("patient", "sex", "born"),
@@ -86,7 +86,7 @@ end = "end"
 
 def mapping_text(name: str) -> str:
     """Return the mapping of one synthetic hospital's spreadsheets."""
-    smoking_words = smoking_codes(answers=HOSPITALS[name].answers)
+    smoking_words = smoking_codes(answers=FOUR_HOSPITALS.hospitals[name].answers)
     short = {SNOMED: "snomed"}
     pairs = ", ".join(
         f'{word} = "{short.get(system, "loinc")}|{code}"' for word, (system, code) in smoking_words.items()
@@ -103,7 +103,9 @@ def write_spreadsheets(folder: Path, name: str, records: Iterator[dict[str, Any]
         records: Its records, as returned by :func:`abaton.lab.synthetic_hospitals.records`.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    smoking_words = {codes: word for word, codes in smoking_codes(answers=HOSPITALS[name].answers).items()}
+    smoking_words = {
+        codes: word for word, codes in smoking_codes(answers=FOUR_HOSPITALS.hospitals[name].answers).items()
+    }
     with ExitStack() as stack:
         files = {}
         for table, columns in COLUMNS.items():
