@@ -191,7 +191,7 @@ def compare(
 ) -> None:
     """Compare runs of the same task: differing settings, results, and when each reached a common target.
 
-    Runs of different studies, outcomes, experiments or data sets are refused.
+    Runs of different studies, outcomes, experiments or data are refused.
     """
     from abaton.report import compare_runs, render_comparison
     from abaton.report.run_comparison import difference_rows, result_rows, run_rows, target_rows

@@ -25,6 +25,7 @@ from abaton.report import (
     Table,
     activity_figures,
     differing_settings,
+    method_settings,
     metric_figure,
     metric_names,
     payload_figure,
@@ -209,7 +210,8 @@ def _settings(row: RunRow) -> dict[str, Any]:
     settings = {
         key: value for key, value in row.recipe.get("settings", {}).items() if key not in _DOCUMENT_SETTINGS
     }
-    return settings_of({**settings, **row.recipe.get("method", {})}, run_origin(row))
+    method = {**method_settings({**row.recipe, "settings": settings}), **row.recipe.get("method", {})}
+    return settings_of(method, run_origin(row))
 
 
 def _state_table(labels: Sequence[str], states: Sequence[RunHead]) -> Table:

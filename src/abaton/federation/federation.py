@@ -35,7 +35,7 @@ from abaton.engines import (
 )
 from abaton.engines.runner import Observer, Watcher
 from abaton.errors import RefusedError, SettingsError
-from abaton.federation.engine_factory import EngineFactory, LocalEngineFactory
+from abaton.federation.engine_factory import EngineFactory, LocalEngineFactory, load_run_secret
 from abaton.federation.participants import (
     LearnerContext,
     LocalSite,
@@ -54,6 +54,7 @@ from abaton.federation.run_manifest import (
     manifest_differences,
     software_versions,
 )
+from abaton.layout import Vector
 from abaton.learners import Learner
 from abaton.metrics.counts import METRICS, task_of
 from abaton.metrics.predictions import is_survival_label, score_metrics
@@ -67,6 +68,7 @@ PYTHON = "python"
 ResultEvaluator = Callable[[Store, RunRow, RunOutcome], Mapping[str, Any]]
 """Evaluates a finished run; the JSON values are stored with its result."""
 
+_MAX_EVALUATED_VERSIONS = 1000  # each is evaluated when published; of more versions, a sample after the run
 _RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,119}")
 
 
@@ -115,7 +117,8 @@ class Federation:
         strategy: Settings of the controller; ten rounds of federated averaging if None.
         codec: Codec of updates: a spec such as `quicfl(bits=2)`, or a user-defined codec.
         downlink: Codec spec of community models sent to the sites, such as `stc(sparsity=0.01)`; uncompressed if None.
-        test: Held-out examples on which versions of the community model are evaluated.
+        test: Held-out examples on which each version of the community model is evaluated; of more than 1,000 rounds, a
+            sample of 20 versions.
         validation_fraction: Fraction that each site holds out if the strategy needs a validation set and the site has
             none.
         metadata: Metadata and hooks of the run.
@@ -151,7 +154,8 @@ class Federation:
         self.metadata = RunMetadata() if metadata is None else metadata
         base = Strategy() if strategy is None else strategy
         self.strategy = replace(base, learners=len(sites)) if sites and not base.learners else base
-        self.sites = {name: to_participant(site) for name, site in sites.items()}
+        self._given_sites = {name: to_participant(site) for name, site in sites.items()}
+        self.sites = self._given_sites
         if self.strategy.needs_validation:
             self.sites = {
                 name: self._hold_out_validation(name, site, validation_fraction)
@@ -206,7 +210,7 @@ class Federation:
         manifest = self._manifest(store, name, factory)
         if row is None:
             created = datetime.now(UTC).isoformat()
-            recipe, layout = self._recipe(manifest), self.model.layout.digest
+            recipe, layout = self._recipe(manifest, store), self.model.layout.digest
             row = RunRow(name, created, factory.name, recipe, layout, "running", None)
             self.metadata.start()
             store.add_run(row)
@@ -234,7 +238,7 @@ class Federation:
             lambda: self._learners(store, row.run, factory),
             state_folder(store, row.run),
             machine_profiles(self.sites),
-            self.metadata.observe,
+            self._observer(),
             self.metadata.model_cache_bytes,
             data_changed=any(site.has_withdrawals for site in self.sites.values()),
             checkpoint_every=checkpoints,
@@ -283,7 +287,32 @@ class Federation:
             "software": {**software_versions(), **self.metadata.packages},
         }
 
-    def _recipe(self, manifest: Mapping[str, Any]) -> dict[str, Any]:
+    def _observer(self) -> Observer | None:
+        """Return what evaluates each version when the federation publishes it; None if there are too many."""
+        versions = self.strategy.rounds + self.strategy.final_rounds
+        if self.metadata.observe is not None or self.test is None or versions > _MAX_EVALUATED_VERSIONS:
+            return self.metadata.observe
+        return self._test_metrics
+
+    def _test_metrics(self, vector: Vector) -> dict[str, float]:
+        """Return the metrics of a model on the federation's test examples."""
+        assert self.test is not None
+        return _finite_metrics(score_metrics(self.model.score(vector, self.test), self.test.y))
+
+    def _data(self, store: Store) -> dict[str, Any] | None:
+        """Return digests of the federation's examples as they were given, which runs of one store can compare.
+
+        They are keyed by a secret of the store, and do not depend on the seed or a held-out validation set.
+        """
+        if not all(isinstance(site, LocalSite) for site in self._given_sites.values()):
+            return None
+        secret = load_run_secret(store.folder, "data digests")
+        return {
+            "sites": {name: site.data_digest(secret) for name, site in self._given_sites.items()},
+            "test": None if self.test is None else LocalSite(self.test).data_digest(secret),
+        }
+
+    def _recipe(self, manifest: Mapping[str, Any], store: Store) -> dict[str, Any]:
         """Return the federation's recipe: how to build the run again, its manifest, and how to deploy its model."""
         metadata, layout = self.metadata, self.model.layout
         summary = {
@@ -308,18 +337,18 @@ class Federation:
             "software_versions": manifest["software"],
             "deployment": deployment,
             "manifest": dict(manifest),
+            "data": self._data(store),
         }
 
     def _evaluate(self, store: Store, row: RunRow, outcome: RunOutcome) -> dict[str, Any]:
         """Return the metrics of sampled versions on the federation's test examples."""
-        test = self.test
-        if test is None:
+        if self.test is None:
             return {}
         points = [
             {
                 "version": version.version,
                 "timestamp": version.timestamp,
-                **_finite_metrics(score_metrics(self.model.score(vector, test), test.y)),
+                **(_without_epsilon(version.metrics) or self._test_metrics(vector)),
             }
             for version, vector in sampled_versions(store, row.run)
         ]
@@ -399,6 +428,11 @@ def _check_types(model: object, sites: object, strategy: object, test: object) -
 def _finite_metrics(metrics: Mapping[str, float]) -> dict[str, float]:
     """Return the finite metrics of the federation's test: the store has no NaN; an AUROC may be undefined."""
     return {name: value for name, value in metrics.items() if math.isfinite(value)}
+
+
+def _without_epsilon(metrics: Mapping[str, float]) -> dict[str, float]:
+    """Return the metrics that the federation's test gave; the privacy loss of a version is not one of them."""
+    return {name: value for name, value in metrics.items() if name != "epsilon"}
 
 
 def _check_local_site(strategy: Strategy, name: str, site: LocalSite) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from html import escape
 from pathlib import Path
@@ -82,8 +83,18 @@ class Run:
 
     @property
     def versions(self) -> list[ModelRow]:
-        """All versions of the run's community model with timestamp, digest and metrics."""
-        return self.store.models(self.name)
+        """All versions of the run's community model with timestamp, digest and metrics.
+
+        Versions that were evaluated after the run, as those of a study, have the metrics of its progress.
+        """
+        evaluated = {
+            point["version"]: {
+                name: value for name, value in point.items() if name not in _NOT_METRICS and value is not None
+            }
+            for point in self.result.get("progress", ())
+        }
+        rows = self.store.models(self.name)
+        return [replace(row, metrics={**evaluated.get(row.version, {}), **row.metrics}) for row in rows]
 
     @property
     def metrics(self) -> dict[str, float]:

@@ -1,6 +1,6 @@
 """Comparison of runs as JSON values: differing settings, results, and when each run reached a common target.
 
-Runs of different studies, outcomes or data sets are refused. Times and bytes are compared at a target that every run
+Runs of different studies, outcomes or data are refused. Times and bytes are compared at a target that every run
 reached: the best value of the worst run.
 """
 
@@ -102,6 +102,30 @@ def _check(reports: Sequence[Mapping[str, Any]]) -> None:
                     where="compare",
                     remedy="choose runs of the same task",
                 )
+        if difference := _data_difference(reports[0]["provenance"], report["provenance"]):
+            raise SettingsError(
+                f"run '{names[0]}' and run '{report['run']}' cannot be compared: {difference}",
+                where="compare",
+                remedy="run both on the same sites and test examples, in one store",
+            )
+
+
+def _data_difference(first: Mapping[str, Any], other: Mapping[str, Any]) -> str:
+    """Return how the examples of two runs to compare differ; empty if they are equal.
+
+    Runs of one lab experiment have the same data set; their partitions may differ, for instance by the seed.
+    """
+    one, two = first.get("data"), other.get("data")
+    if first.get("partition") or other.get("partition") or (one is None and two is None):
+        return ""
+    if one is None or two is None:
+        return "only one has digests of its examples"
+    if one["test"] != two["test"]:
+        return "the test examples differ"
+    if differing := sorted({*one["sites"]} ^ {*two["sites"]}):
+        return f"only one has the site '{differing[0]}'"
+    changed = [name for name, digest in one["sites"].items() if two["sites"][name] != digest]
+    return f"the examples of site '{changed[0]}' differ" if changed else ""
 
 
 def _select_metric(reports: Sequence[Mapping[str, Any]], requested: str | None) -> str:
@@ -151,8 +175,10 @@ def _result(report: Mapping[str, Any], metric: str, target: float) -> dict[str, 
         "best": (max if sign > 0 else min)(point[metric] for point in points),
         "versions": results["version"],
         "seconds": results["seconds"],
-        **{key: totals.get(key, 0) for key in ("updates", "bytes", "failed")},
-        "reached": {axis: reached[axis] for axis in CURVE_AXES},
+        **{key: totals.get(key, 0) for key in ("updates", "failed")},
+        "bytes_up": totals.get("bytes", 0),
+        "bytes_down": totals.get("downlink_bytes", 0),
+        "reached": {field: reached[field] for field in (*CURVE_AXES, "bytes_up", "bytes_down")},
     }
 
 
@@ -172,7 +198,8 @@ def _remarks(reports: Sequence[Mapping[str, Any]]) -> list[str]:
         tables = [report["provenance"]["tables"] for report in reports]
         if any(report != tables[0] for report in tables):
             remarks.append(
-                "The sites' tables differ (other records or consents); results may differ for this reason."
+                "Not comparable: the sites' tables differ (other records or consents), so that the models were trained "
+                "and evaluated on other subjects."
             )
     else:
         partitions = [report["provenance"]["partition"] for report in reports]
@@ -231,10 +258,11 @@ def result_rows(comparison: Mapping[str, Any]) -> Table:
     labels = _labels(comparison)
     rows: list[Row] = [
         (labels[result["run"]], _with_interval(result), result["best"], result["versions"], result["seconds"],
-         result["updates"], result["failed"], result["bytes"])
+         result["updates"], result["failed"], result["bytes_up"], result["bytes_down"])
         for result in comparison["results"]
     ]  # fmt: skip
-    return ("label", comparison["metric"], "best", "versions", "seconds", "updates", "failed", "bytes"), rows
+    columns = ("best", "versions", "seconds", "updates", "failed", "bytes up", "bytes down")
+    return ("label", comparison["metric"], *columns), rows
 
 
 def target_rows(comparison: Mapping[str, Any]) -> Table:
@@ -245,11 +273,12 @@ def target_rows(comparison: Mapping[str, Any]) -> Table:
             labels[result["run"]],
             result["reached"]["version"],
             result["reached"]["timestamp"],
-            result["reached"]["bytes"],
+            result["reached"]["bytes_up"],
+            result["reached"]["bytes_down"],
         )
         for result in comparison["results"]
     ]
-    return ("label", "version", "seconds", "bytes"), rows
+    return ("label", "version", "seconds", "bytes up", "bytes down"), rows
 
 
 def digest_rows(comparison: Mapping[str, Any]) -> Table:

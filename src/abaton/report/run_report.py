@@ -8,7 +8,7 @@ from typing import Any
 from abaton.errors import SettingsError
 from abaton.report.findings import local_benefits, main_finding
 from abaton.report.learner_figures import activity_figures
-from abaton.report.run_tables import flatten, run_origin
+from abaton.report.run_tables import method_settings, run_origin
 from abaton.report.training_curves import AXES, Event, training_progress
 from abaton.store import ModelRow, RunRow, VisibleActivity
 
@@ -220,7 +220,7 @@ def make_lab_report(row: RunRow, models: Sequence[ModelRow], events: Iterable[Ev
             "epsilon_spent": spent[-1] if spent else None,
             "limitations": [SIMULATED_TIME if row.engine == "virtual" else REAL_TIME, ONE_SEED],
         },
-        "method": flatten(settings),
+        "method": method_settings(recipe),
         "results": {
             **{
                 key: result[key]

@@ -81,9 +81,32 @@ def run_origin(row: RunRow) -> dict[str, Any]:
         "study_hash": study.get("hash"),
         "tables": recipe.get("tables", {}),
         "partition": (recipe.get("partition") or {}).get("digest"),
+        "data": recipe.get("data"),
         "layout": row.layout,
         "model": (row.result or {}).get("digest"),
     }
+
+
+def method_settings(recipe: Mapping[str, Any]) -> dict[str, Any]:
+    """Return all settings of a run for a table; a run built from Python objects has them in its manifest.
+
+    >>> manifest = {"strategy": {"training.learning_rate": "0.1"}}
+    >>> method_settings({"name": "python", "settings": {"sites": 2}, "manifest": manifest})
+    {'sites': 2, 'training.learning_rate': '0.1'}
+    """
+    settings = flatten(recipe.get("settings", {}))
+    if (
+        recipe.get("name") == "strategy" or "method" in recipe
+    ):  # the settings of experiments and studies are complete
+        return settings
+    manifest = recipe.get("manifest", {})
+    strategy = {name: value for name, value in manifest.get("strategy", {}).items() if name != "type"}
+    others = {
+        name: manifest[name] for name in ("codec", "downlink", "model", "machines") if manifest.get(name)
+    }
+    if "initial_model" in manifest:
+        others["initial model"] = manifest["initial_model"][:12]
+    return settings | strategy | flatten(others)
 
 
 def settings_of(method: Mapping[str, Any], origin: Mapping[str, Any]) -> dict[str, Any]:

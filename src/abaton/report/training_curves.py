@@ -151,8 +151,10 @@ Event = tuple[str, Mapping[str, Any]]
 PointRow = Mapping[str, Any]
 
 MAX_POINTS = 400
-CURVE_AXES = {"version": "rounds", "timestamp": "time (s)", "bytes": "bytes sent"}
+CURVE_AXES = {"version": "rounds", "timestamp": "time (s)", "bytes": "bytes up and down"}
 """Axes against which a metric is drawn, and their titles."""
+
+_POINT_FIELDS = frozenset({*CURVE_AXES, "bytes_up", "bytes_down"})
 
 _MAIN_METRICS = ("auroc", "accuracy", "r2", "rmse", "loss")
 _ERROR_METRICS = ("loss", "rmse", "mae", "brier")
@@ -170,9 +172,10 @@ def training_progress(
 
     >>> progress = training_progress([ModelRow(0, 0.0, "", {"loss": 1.0}), ModelRow(1, 2.0, "", {"loss": 0.5})],
     ...               [("learner_joined", {"timestamp": 0.0, "learner": "kos", "examples": 9, "group": ""}),
-    ...                ("update_received", {"timestamp": 2.0, "learner": "kos", "payload_bytes": 48, "steps": 3})])
+    ...                ("update_received", {"timestamp": 2.0, "learner": "kos", "payload_bytes": 48, "steps": 3,
+    ...                                     "downlink_bytes": 10})])
     >>> progress["points"][-1]
-    {'version': 1, 'timestamp': 2.0, 'bytes': 48, 'loss': 0.5}
+    {'version': 1, 'timestamp': 2.0, 'bytes': 58, 'bytes_up': 48, 'bytes_down': 10, 'loss': 0.5}
     >>> progress["learners"][0]["updates"], progress["main_metric"]
     (1, 'loss')
     """
@@ -182,22 +185,28 @@ def training_progress(
         for model in models
         if model.metrics
     ]
-    updates = [body for event_type, body in journal if event_type == "update_received"]
-    times = [body["timestamp"] for body in updates]
-    uplink_bytes = [0, *accumulate(body["payload_bytes"] for body in updates)]
-    # The byte axis: bytes received when the version was published.
+    replies = [
+        body for event_type, body in journal if event_type in ("update_received", "evaluation_received")
+    ]
+    times = [body["timestamp"] for body in replies]
+    uplink_bytes = [0, *accumulate(body.get("payload_bytes", 0) for body in replies)]
+    downlink_bytes = [0, *accumulate(body.get("downlink_bytes", 0) for body in replies)]
+    # The byte axis: bytes of all updates received when the version was published, and of the models sent for them.
     points = [
         {
             "version": p["version"],
             "timestamp": p["timestamp"],
-            "bytes": uplink_bytes[bisect_right(times, p["timestamp"])],
+            "bytes": uplink_bytes[index] + downlink_bytes[index],
+            "bytes_up": uplink_bytes[index],
+            "bytes_down": downlink_bytes[index],
             **p,
         }
         for p in downsample(points)
+        for index in (bisect_right(times, p["timestamp"]),)
     ]
     points = [{name: value if _is_finite(value) else None for name, value in p.items()} for p in points]
     metrics = list(
-        dict.fromkeys(name for p in points for name in p if name not in CURVE_AXES and p[name] is not None)
+        dict.fromkeys(name for p in points for name in p if name not in _POINT_FIELDS and p[name] is not None)
     )
     main_metric = next((name for name in _MAIN_METRICS if name in metrics), metrics[0] if metrics else None)
     return {
