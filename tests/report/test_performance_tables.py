@@ -89,7 +89,7 @@ def test_figures_have_the_axes_that_clinicians_know():
     assert performance_figures(None) == {}
 
 
-def test_what_is_too_few_is_said():
+def test_results_of_too_few_subjects_are_marked():
     assert heterogeneity_table(PERFORMANCE["heterogeneity"])[1][1] == ("south", "too few", "too few")
     assert group_table(PERFORMANCE["groups"])[1][1][1:] == ("too few",) * 4
     validation = {"sites": {"kos": {"subjects": "<5", "metrics": None}}, "auroc": None}

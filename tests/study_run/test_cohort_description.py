@@ -134,9 +134,9 @@ def test_events_per_parameter_counts_training_cases_in_force():
     result = events_per_parameter(prepared, subjects, 20, 5)
     assert result["sites"]["kos"] == {"events": "10", "per_parameter": 0.5, "per_column": 2.0}
     assert result["sites"][ALL] == {"events": "30", "per_parameter": 1.5, "per_column": 6.0}
-    few = replace_site(prepared, prepared_site("kos", [1] * 3 + [0] * 50))
+    small = replace_site(prepared, prepared_site("kos", [1] * 3 + [0] * 50))
     hidden = events_per_parameter(
-        few, {**subjects, "kos": frozenset(few.sites[0].rows.train.subjects)}, 20, 5
+        small, {**subjects, "kos": frozenset(small.sites[0].rows.train.subjects)}, 20, 5
     )
     assert hidden["sites"]["kos"]["events"] == "<5"
     assert hidden["sites"]["troy"]["events"] == "≥5"  # otherwise the total would give it

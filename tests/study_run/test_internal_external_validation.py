@@ -93,20 +93,18 @@ def test_no_row_of_the_omitted_site_is_used(tables):
 
 def test_withdrawn_subjects_neither_train_nor_are_evaluated(tables):
     subjects = {name: frozenset(rows.subjects) for name, rows in tables.items()}
-    gone = frozenset(tables["troy"].subjects[:30])
-    fewer = {**tables, "troy": tables["troy"].without(gone)}
+    withdrawn = frozenset(tables["troy"].subjects[:30])
+    fewer = {**tables, "troy": tables["troy"].without(withdrawn)}
     prepared, without = prepare(tables), prepare(fewer)
-    for site, other in zip(
-        without.sites, prepared.sites, strict=True
-    ):  # the same split, without the withdrawn
+    for site, other in zip(without.sites, prepared.sites, strict=True):  # the same split, without them
         for part in ("train", "validation"):
             names = getattr(other.rows, part).subjects
-            setattr(site.rows, part, SimpleNamespace(subjects=tuple(s for s in names if s not in gone)))
+            setattr(site.rows, part, SimpleNamespace(subjects=tuple(s for s in names if s not in withdrawn)))
     one = validate_by_site(
-        LEARNING, prepared, {**subjects, "troy": subjects["troy"] - gone}, {}, seed=4, run="r"
+        LEARNING, prepared, {**subjects, "troy": subjects["troy"] - withdrawn}, {}, seed=4, run="r"
     )
     two = validate_by_site(
-        LEARNING, without, {**subjects, "troy": subjects["troy"] - gone}, {}, seed=4, run="r"
+        LEARNING, without, {**subjects, "troy": subjects["troy"] - withdrawn}, {}, seed=4, run="r"
     )
     assert one == two
     assert one["sites"]["troy"]["subjects"] == "150"
@@ -147,11 +145,11 @@ def test_a_network_refuses_it(four, tmp_path):
 def test_a_study_run_has_the_result_and_keeps_its_model(four, tmp_path):
     options = StudyOptions(seed=3, profiles=four.profiles)
     names = [Store(tmp_path / name) for name in ("one", "two")]
-    plain = run_study(four.study, four.sites, names[0], options, name="run", now=NOW)
+    unvalidated = run_study(four.study, four.sites, names[0], options, name="run", now=NOW)
     validated = run_study(with_validation(four), four.sites, names[1], options, name="run", now=NOW)
-    assert validated.result["digest"] == plain.result["digest"]
+    assert validated.result["digest"] == unvalidated.result["digest"]
     assert set(validated.result["internal_external_validation"]["sites"]) == {
         path.parent.name for path in four.sites
     }
-    assert "internal_external_validation" not in plain.result
+    assert "internal_external_validation" not in unvalidated.result
     assert [row.run for row in names[1].runs()] == ["run"]  # the runs without a site are in memory

@@ -32,9 +32,9 @@ def test_sites_and_groups_with_few_cases_have_no_result():
     female, male = results["groups"]
     assert female["difference"]["value"] == pytest.approx(-male["difference"]["value"])
     assert female["others"] == male["auroc"]
-    few = HeldOutPredictions(test.probabilities[:12], test.labels[:12], test.sites[:12], {})
-    assert performance_results(few, 0.95)["calibration"] is None
-    assert performance_results(few, 0.95)["decision"] is None
+    small = HeldOutPredictions(test.probabilities[:12], test.labels[:12], test.sites[:12], {})
+    assert performance_results(small, 0.95)["calibration"] is None
+    assert performance_results(small, 0.95)["decision"] is None
 
 
 def test_the_auroc_of_a_group_is_that_of_scikit_learn():

@@ -44,7 +44,7 @@ class EvaluationSection(Section):
     test_fraction: float = Field(0.2, gt=0, lt=1)
     confidence_level: float = Field(0.95, gt=0, lt=1)
     groups: tuple[EvaluationGroupSection, ...] = ()
-    internal_external: bool = False
+    internal_external: bool | None = None  # None, so that documents without it keep their hash
 
 
 class InterpretabilitySection(Section):
