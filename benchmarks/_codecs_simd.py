@@ -45,11 +45,11 @@ def run() -> list[BenchmarkResult]:
     ]
 
 
-def _ratio(ours: Callable[[], object], scalar: Callable[[], object]) -> float:
+def _ratio(simd: Callable[[], object], scalar: Callable[[], object]) -> float:
     """Return the best scalar time divided by the best SIMD time; calls alternate."""
     best = [float("inf"), float("inf")]
     for _ in range(20):
-        for i, call in enumerate((ours, scalar)):
+        for i, call in enumerate((simd, scalar)):
             start = time.thread_time()
             call()
             best[i] = min(best[i], time.thread_time() - start)

@@ -175,12 +175,12 @@ def _pycanon(frame: pl.DataFrame) -> list[BenchmarkResult]:
             k_settings.quasi_identifiers, sensitive=sensitive, one_row_per_subject=True
         )
 
-        def ours(settings: AnonymitySettings) -> object:
+        def compute(settings: AnonymitySettings) -> object:
             table = encode(frame, settings)
             return compute_metrics(table, release_unchanged(table), settings)
 
-        k = _seconds(lambda: ours(k_settings), repeats=30)  # noqa: B023
-        all_metrics = _seconds(lambda: ours(full_settings), repeats=30)  # noqa: B023
+        k = _seconds(lambda: compute(k_settings), repeats=30)  # noqa: B023
+        all_metrics = _seconds(lambda: compute(full_settings), repeats=30)  # noqa: B023
         rows += [
             BenchmarkResult(f"measure {columns} QI: k and risks", k, "s"),
             BenchmarkResult(f"measure {columns} QI: k, l, t and risks", all_metrics, "s"),
@@ -188,26 +188,26 @@ def _pycanon(frame: pl.DataFrame) -> list[BenchmarkResult]:
         if peer is None:
             continue
         data = _pandas(frame)
-        theirs = {
+        peer_seconds = {
             "k": _seconds(lambda: peer.k_anonymity(data, names), repeats=3),  # noqa: B023
             "l": _seconds(lambda: peer.l_diversity(data, names, [SALARY])),  # noqa: B023
             "t": _seconds(lambda: peer.t_closeness(data, names, [SALARY])),  # noqa: B023
         }
         rows += [
-            BenchmarkResult(f"pycanon {columns} QI: {what} alone", seconds, "s")
-            for what, seconds in theirs.items()
+            BenchmarkResult(f"pycanon {columns} QI: {metric} only", seconds, "s")
+            for metric, seconds in peer_seconds.items()
         ]
         rows += [
-            at_least(f"pycanon {columns} QI: k alone, times slower", theirs["k"] / k, 10, "x"),
+            at_least(f"pycanon {columns} QI: k only, times slower", peer_seconds["k"] / k, 10, "x"),
             at_least(
-                f"pycanon {columns} QI: l alone, times slower than all metrics",
-                theirs["l"] / all_metrics,
+                f"pycanon {columns} QI: l only, times slower than all metrics",
+                peer_seconds["l"] / all_metrics,
                 10,
                 "x",
             ),
             at_least(
-                f"pycanon {columns} QI: t alone, times slower than all metrics",
-                theirs["t"] / all_metrics,
+                f"pycanon {columns} QI: t only, times slower than all metrics",
+                peer_seconds["t"] / all_metrics,
                 10,
                 "x",
             ),
@@ -229,8 +229,8 @@ def _anjana(
     rows = []
     for name, columns, models in cases:
         requested = settings(columns, sensitive=models)
-        ours = _seconds(lambda: examine(frame, requested, folder=folder), repeats=5)  # noqa: B023
-        rows.append(BenchmarkResult(f"best recoding, {name}: from rows to result", ours, "s"))
+        own_seconds = _seconds(lambda: examine(frame, requested, folder=folder), repeats=5)  # noqa: B023
+        rows.append(BenchmarkResult(f"best recoding, {name}: from rows to result", own_seconds, "s"))
         if peer is None:
             continue
         names = list(COLUMNS[:columns])
@@ -245,10 +245,10 @@ def _anjana(
             5.0,
         )
         call = peer.l_diversity if models else peer.k_anonymity
-        theirs = _seconds(lambda: call(*arguments, levels))  # noqa: B023
+        peer_seconds = _seconds(lambda: call(*arguments, levels))  # noqa: B023
         rows += [
-            BenchmarkResult(f"anjana {name} (greedy, not optimal)", theirs, "s"),
-            at_least(f"anjana {name}: times slower", theirs / ours, 10, "x"),
+            BenchmarkResult(f"anjana {name} (greedy, not optimal)", peer_seconds, "s"),
+            at_least(f"anjana {name}: times slower", peer_seconds / own_seconds, 10, "x"),
         ]
     return rows
 
@@ -284,7 +284,7 @@ def _million(
         subject_settings = {"": "one_row_per_subject = true", " of 690,000 subjects": 'subject = "patient"'}
         for method, subjects_label in product(("recode", "mondrian"), subject_settings):
             _study(work / "study.toml", settings(8), folder, method, subject_settings[subjects_label])
-            done = subprocess.run(
+            completed = subprocess.run(
                 [
                     sys.executable,
                     Path(__file__).with_name("_anonymise_table.py"),
@@ -296,7 +296,7 @@ def _million(
                 capture_output=True,
                 text=True,
             )
-            report = json.loads(done.stdout)
+            report = json.loads(completed.stdout)
             name = f"1M records{subjects_label}, 8 QI, {method}"
             results += [
                 BenchmarkResult(f"{name}: read, measure, search", report["search"], "s"),

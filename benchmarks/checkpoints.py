@@ -47,7 +47,7 @@ MODEL = mlp(features=64, classes=10, hidden=(32,))
 def run() -> list[BenchmarkResult]:
     """Measure the time to resume relative to the run's time (longest, mean), and the cost of checkpoints."""
     sites = _sites()
-    for data in sites.values():  # what is compiled before a fork is not compiled in every child
+    for data in sites.values():  # compile before the fork, not in every child
         train_model(MODEL, MODEL.initial(0), data, TRAINING, np.random.default_rng(0))
     results = []
     for name, scheduler in (
@@ -76,9 +76,7 @@ def _crashes(name: str, federation: Federation) -> list[BenchmarkResult]:
             version = (turn + 1) * rounds // (CRASH_POINTS + 1) if turn < CRASH_POINTS else rounds + 1
             monitor = _CrashMonitor(store_path, version, turn % 7)
             outcome = _in_child(partial(_run, federation, store_path, "killed", monitor))
-            assert (outcome < 0) == (turn < CRASH_POINTS), (
-                "a process was not killed where it should have been"
-            )
+            assert (outcome < 0) == (turn < CRASH_POINTS), "a process was not killed at its crash point"
             resume_seconds += [float(monitor.outcome.read_text())] if turn else []
             monitor.outcome.unlink(missing_ok=True)
         if name == "asynchronous":
@@ -125,12 +123,12 @@ class _CrashMonitor:
     Args:
         folder: folder of the store.
         version: the version.
-        later: number of events after its publication.
+        events_after: number of events after its publication.
     """
 
-    def __init__(self, folder: Path, version: int, later: int) -> None:
+    def __init__(self, folder: Path, version: int, events_after: int) -> None:
         self.outcome = folder / "resumed"
-        self._version, self._later, self._resumed_at = version, later, 0.0
+        self._version, self._events_after, self._resumed_at = version, events_after, 0.0
         self._started: float | None = None
 
     def start(self, resumed_at: float) -> None:
@@ -146,8 +144,8 @@ class _CrashMonitor:
             self.outcome.write_text(str(time.perf_counter() - self._started))
             self._started = None
         if state.version >= self._version:
-            self._later -= 1
-            if self._later < 0:
+            self._events_after -= 1
+            if self._events_after < 0:
                 os.kill(os.getpid(), signal.SIGKILL)
 
 

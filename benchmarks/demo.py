@@ -26,7 +26,7 @@ from abaton.store import Store
 from abaton.study_run import StudyOptions, run_study
 
 SEEDS = range(2001, 2011)
-LIMIT = 20.0  # seconds of processor time of a whole demonstration
+LIMIT = 20.0  # seconds of processor time of a demonstration
 
 _DEMO = "from abaton.cli import main; main()"
 

@@ -174,7 +174,7 @@ def _vault(folder: Path, key_set: KeySet) -> list[BenchmarkResult]:
     return [
         BenchmarkResult("vault: insert, 100,000 rows in batches of 1,000, wall", ROWS / wall, "rows/s"),
         at_least("vault: insert, 100,000 rows in batches of 1,000, CPU", ROWS / cpu, 2_000, "rows/s"),
-        at_most("vault: insert over HPKE alone, CPU", cpu / ROWS / wrap, 4, "x"),
+        at_most("vault: insert over HPKE only, CPU", cpu / ROWS / wrap, 4, "x"),
         at_least("vault: look-up among 100,000 rows, CPU", 1 / look_up, 2_000, "rows/s"),
         BenchmarkResult("vault: insert of one row, durable", single_insert * 1e3, "ms"),
         BenchmarkResult("vault: read one row with the private key", opening * 1e6, "us"),

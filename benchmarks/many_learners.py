@@ -71,7 +71,7 @@ class ConstantStepModel(Model):
 
 
 def run() -> list[BenchmarkResult]:
-    """Measure events per second and bytes per learner for each size, and what a larger model adds."""
+    """Measure events per second and bytes per learner for each size, and the memory that a larger model adds."""
     results: list[BenchmarkResult] = []
     peaks: dict[str, float] = {}
     for scheduler in ("synchronous", "asynchronous"):
@@ -105,10 +105,10 @@ def _child(scheduler: str, learners: int, size: int) -> dict[str, float]:
     """Run once in a child process."""
     command = [sys.executable, __file__, scheduler, str(learners), str(size)]
     paths = os.pathsep.join(path for path in sys.path if path)
-    done = subprocess.run(
+    completed = subprocess.run(
         command, env={**os.environ, "PYTHONPATH": paths}, capture_output=True, text=True, check=True
     )
-    measured: dict[str, float] = json.loads(done.stdout)
+    measured: dict[str, float] = json.loads(completed.stdout)
     return measured
 
 

@@ -30,7 +30,7 @@ from abaton.benchmark import BenchmarkResult, at_least, at_most
 from abaton.cli.output import note
 
 TIMEOUT_SECONDS = 600.0
-TRIPS, RUNS, REQUESTS = 60, 3, 5
+ROUND_TRIPS, RUNS, REQUESTS = 60, 3, 5
 SITES = ("north", "south", "eastern", "western-isles")
 SLOW_SITES = SITES[:2]
 LARGE = 20 << 20
@@ -81,7 +81,7 @@ def _wait_until(condition: Callable[[], Any]) -> Any:
 # ---- on loopback ------------------------------------------------------------------------------------------------
 
 
-class _Programs:
+class _NetworkProcesses:
     """A centre and its sites; one thread starts and supervises them."""
 
     def __init__(self, folder: Path, host: str, port: int, sites: Sequence[str]) -> None:
@@ -104,25 +104,25 @@ class _Programs:
         self.supervisor: list[Any] = []
 
     def admit(self) -> None:
-        for site, programs in self.sites.items():
-            programs.make_key()
-            self.centre.admit(programs.public_key(), site)
+        for site, processes in self.sites.items():
+            processes.make_key()
+            self.centre.admit(processes.public_key(), site)
 
     def watch(self) -> None:
-        for programs in (self.centre, *self.sites.values(), *self.supervisor):
-            programs.watch()
+        for processes in (self.centre, *self.sites.values(), *self.supervisor):
+            processes.watch()
 
     def stop(self) -> None:
-        for programs in (*self.supervisor, *self.sites.values(), self.centre):
-            programs.stop()
+        for processes in (*self.supervisor, *self.sites.values(), self.centre):
+            processes.stop()
 
     @contextmanager
     def running(self) -> Iterator[None]:
         started, ended = threading.Event(), threading.Event()
 
         def supervise() -> None:
-            for programs in self.sites.values():
-                programs.start()
+            for processes in self.sites.values():
+                processes.start()
             started.set()
             while not ended.wait(0.05):
                 self.watch()
@@ -146,16 +146,16 @@ def _on_loopback() -> list[BenchmarkResult]:
     from abaton.engines.flower.supervisor import free_port
 
     with tempfile.TemporaryDirectory() as temporary:
-        programs = _Programs(Path(temporary), "127.0.0.1", free_port(), SITES)
-        with programs.running():
+        processes = _NetworkProcesses(Path(temporary), "127.0.0.1", free_port(), SITES)
+        with processes.running():
             note("network: round trips")
-            with open_transport(programs.centre.folder) as transport:
+            with open_transport(processes.centre.folder) as transport:
                 _wait_until(lambda: len(transport.nodes()) == len(SITES))
-                results = [*_trips(programs, transport), *_malformed(programs, transport)]
+                results = [*_round_trips(processes, transport), *_malformed(processes, transport)]
             note("network: concurrent runs")
-            results += _concurrent_runs(programs)
+            results += _concurrent_runs(processes)
             note("network: kill -9")
-            return [*results, *_kills(programs)]
+            return [*results, *_kills(processes)]
 
 
 def _round_trip(transport: Any, node: int, content: bytes = b"") -> Any:
@@ -172,17 +172,17 @@ def _round_trip(transport: Any, node: int, content: bytes = b"") -> Any:
     return reply
 
 
-def _trips(programs: _Programs, transport: Any) -> list[BenchmarkResult]:
-    north = programs.sites["north"]
-    node = next(node for node, site in programs.centre.admitted_nodes().items() if site == "north")
+def _round_trips(processes: _NetworkProcesses, transport: Any) -> list[BenchmarkResult]:
+    north = processes.sites["north"]
+    node = next(node for node, site in processes.centre.admitted_nodes().items() if site == "north")
     _round_trip(transport, node)
-    pids = {"node": north.node_status()["pid"], "SuperLink": programs.centre._supervisors[0].pid}
+    pids = {"node": north.node_status()["pid"], "SuperLink": processes.centre._supervisors[0].pid}
     before, seconds = {name: _cpu(pid) for name, pid in pids.items()}, []
-    for _ in range(TRIPS):
+    for _ in range(ROUND_TRIPS):
         started_at = time.monotonic()
         _round_trip(transport, node)
         seconds.append(time.monotonic() - started_at)
-    cost = {name: (_cpu(pid) - before[name]) / TRIPS for name, pid in pids.items()}
+    cost = {name: (_cpu(pid) - before[name]) / ROUND_TRIPS for name, pid in pids.items()}
     started_at, content = time.monotonic(), secrets.token_bytes(LARGE)
     same = _round_trip(transport, node, content).attachments["content"] == content
     large = time.monotonic() - started_at
@@ -193,7 +193,7 @@ def _trips(programs: _Programs, transport: Any) -> list[BenchmarkResult]:
         BenchmarkResult("small round trip, 90th percentile", quantiles(seconds, n=10)[-1], "s"),
         at_most(f"CPU of the node per message (before: {BEFORE['cpu']} s)", cost["node"], 0.13, "s"),
         BenchmarkResult("CPU of the SuperLink per message, four nodes polling", cost["SuperLink"], "s"),
-        BenchmarkResult("20 MB there and back", large if same else float("nan"), "s"),
+        BenchmarkResult("20 MB, round trip", large if same else float("nan"), "s"),
         *(
             BenchmarkResult(f"CPU of the {name} while idle", (_cpu(pid) - idle[name]) / 20.0, "cores")
             for name, pid in pids.items()
@@ -213,15 +213,15 @@ def _memory(pid: int) -> float:
     return int(line.split()[1]) / 1024
 
 
-def _malformed(programs: _Programs, transport: Any) -> list[BenchmarkResult]:
+def _malformed(processes: _NetworkProcesses, transport: Any) -> list[BenchmarkResult]:
     """Send malformed messages of a compromised centre; each must be refused and the node must continue."""
     from flwr.proto import message_pb2
 
     from abaton.engines.flower import Message
     from abaton.engines.flower import flower_protocol as wire
 
-    node = next(node for node, site in programs.centre.admitted_nodes().items() if site == "north")
-    pid = programs.sites["north"].node_status()["pid"]
+    node = next(node for node, site in processes.centre.admitted_nodes().items() if site == "north")
+    pid = processes.sites["north"].node_status()["pid"]
     before, sent = _memory(pid), 0
     object_ids = iter(lambda: secrets.token_hex(32), "")
 
@@ -256,7 +256,7 @@ def _malformed(programs: _Programs, transport: Any) -> list[BenchmarkResult]:
                 refused += getattr(reply, "reason", None) == "unknown_message"
                 break
             time.sleep(0.05)
-    alive = bool(_round_trip(transport, node)) and programs.sites["north"].node_status()["pid"] == pid
+    alive = bool(_round_trip(transport, node)) and processes.sites["north"].node_status()["pid"] == pid
     return [
         at_least(f"malformed messages refused, of {sent}", refused, sent, ""),
         at_least("the same node continues after them", float(alive), 1, ""),
@@ -274,14 +274,14 @@ def _outgoing(wire: Any, outgoing: Any) -> Iterator[None]:
         wire.encode_message = encode_message
 
 
-def _concurrent_runs(programs: _Programs) -> list[BenchmarkResult]:
+def _concurrent_runs(processes: _NetworkProcesses) -> list[BenchmarkResult]:
     """Measure concurrent runs with a transport each that send requests to all nodes."""
     from abaton.engines.flower.server_processes import open_transport
 
     replies: list[str] = []
 
     def send_requests(name: str) -> None:
-        with open_transport(programs.centre.folder, name) as transport:
+        with open_transport(processes.centre.folder, name) as transport:
             nodes = list(transport.nodes())
             for _ in range(REQUESTS):
                 replies.extend(_round_trip(transport, node).header["site"] for node in nodes)
@@ -301,11 +301,11 @@ def _concurrent_runs(programs: _Programs) -> list[BenchmarkResult]:
     ]
 
 
-def _kills(programs: _Programs) -> list[BenchmarkResult]:
+def _kills(processes: _NetworkProcesses) -> list[BenchmarkResult]:
     """Measure the time until a controller that sends requests continuously receives replies again."""
-    report = programs.folder / "ping.json"
-    north = programs.sites["north"]
-    programs.supervisor.append(programs.centre.start_controller("_network_app:ping", str(report), "ping"))
+    report = processes.folder / "ping.json"
+    north = processes.sites["north"]
+    processes.supervisor.append(processes.centre.start_controller("_network_app:ping", str(report), "ping"))
     _wait_until(report.exists)
 
     def progress() -> tuple[int, int, float]:
@@ -326,7 +326,7 @@ def _kills(programs: _Programs) -> list[BenchmarkResult]:
     node = recovery(old, len(SITES), lambda: north.node_status().get("pid", old) != old)
     first = progress()[0]
     controller = recovery(first, 1, lambda: progress()[0] != first)
-    superlink = recovery(programs.centre._supervisors[0].pid, len(SITES))
+    superlink = recovery(processes.centre._supervisors[0].pid, len(SITES))
     return [
         at_most(
             f"kill -9 of a node: seconds until a reply (before: {BEFORE['node']:.0f} s)", node, 10.0, "s"
@@ -383,25 +383,27 @@ def _on_slow_links() -> list[BenchmarkResult]:
         return [BenchmarkResult(f"links of 1 Mbit/s are not measured: {why}", 0.0, "")]
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        net = hosts.Hosts(["centre", *SLOW_SITES])
-        stack.callback(net.stop)
-        net.start()
-        programs = _Programs(folder, net.addresses["centre"], 8443, SLOW_SITES)
-        stack.callback(programs.stop)
-        with net.on("centre"):
-            programs.centre.start()
-            programs.admit()
-        for site, process in programs.sites.items():
-            with net.on(site):
+        hosts_network = hosts.Hosts(["centre", *SLOW_SITES])
+        stack.callback(hosts_network.stop)
+        hosts_network.start()
+        processes = _NetworkProcesses(folder, hosts_network.addresses["centre"], 8443, SLOW_SITES)
+        stack.callback(processes.stop)
+        with hosts_network.on("centre"):
+            processes.centre.start()
+            processes.admit()
+        for site, process in processes.sites.items():
+            with hosts_network.on(site):
                 process.start()
-            net.slow(site, queue="256kb")
-        run = partial(_run_on, net, programs, [net.space(site) for site in SLOW_SITES])
+            hosts_network.slow(site, queue="256kb")
+        run = partial(_run_on, hosts_network, processes, [hosts_network.space(site) for site in SLOW_SITES])
         return list(_by_codec(app, run))
 
 
-def _run_on(net: Any, programs: _Programs, spaces: Sequence[str], run: str, rounds: int) -> list[VersionMark]:
+def _run_on(
+    hosts_network: Any, processes: _NetworkProcesses, spaces: Sequence[str], run: str, rounds: int
+) -> list[VersionMark]:
     """Run the controller once; the run is named after its codec."""
-    store, report = programs.folder / "store", programs.folder / f"{run}.json"
+    store, report = processes.folder / "store", processes.folder / f"{run}.json"
     store.mkdir(exist_ok=True)
     settings = {
         "run": run,
@@ -410,10 +412,10 @@ def _run_on(net: Any, programs: _Programs, spaces: Sequence[str], run: str, roun
         "store": str(store),
         "report": str(report),
     }
-    settings["centre"] = str(programs.centre.folder)
+    settings["centre"] = str(processes.centre.folder)
     note(f"network: 1 Mbit/s, {run}")
-    with net.on("centre"):
-        controller = programs.centre.start_controller(
+    with hosts_network.on("centre"):
+        controller = processes.centre.start_controller(
             "_network_app:run_controller", json.dumps(settings), run
         )
     try:

@@ -301,8 +301,8 @@ def _exported(path: Path, *, processes: int) -> dict[str, float]:
     """Return wall and CPU seconds and peak memory in MB of an export in a child process."""
     code = f"import runpy; runpy.run_path({__file__!r})['stream']({str(path)!r}, {processes})"
     start = time.perf_counter()
-    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
-    measured: dict[str, float] = json.loads(done.stdout)
+    completed = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+    measured: dict[str, float] = json.loads(completed.stdout)
     return measured | {"wall": time.perf_counter() - start}
 
 
@@ -331,7 +331,7 @@ def run(megabytes: int = 200) -> list[BenchmarkResult]:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--megabytes", type=int, default=200, help="the size of the streamed NDJSON")
-    parser.add_argument("--only-stream", action="store_true", help="measure the streaming alone")
+    parser.add_argument("--only-stream", action="store_true", help="measure the streaming only")
     arguments = parser.parse_args()
     rows = _streaming(arguments.megabytes) if arguments.only_stream else run(arguments.megabytes)
     print(json.dumps([measure.to_row() for measure in rows], indent=1))

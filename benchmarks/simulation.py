@@ -123,7 +123,7 @@ def _images() -> list[BenchmarkResult]:
     learners = {f"learner{i}": Learner(f"learner{i}", model, data, codec, 0) for i in range(IMAGE_LEARNERS)}
     settings = TrainSettings(batch_size=16, learning_rate=0.1)
     start = model.initial(0)
-    ours, threads, processes = 0.0, 0.0, 0.0
+    samples_per_second, threads, processes = 0.0, 0.0, 0.0
     with ParallelTrainer(learners) as trainer:
         jobs = [TrainingJob(name, "warm", 0, start, settings) for name in learners]
         trainer.train(jobs)
@@ -131,15 +131,17 @@ def _images() -> list[BenchmarkResult]:
             before = time.perf_counter()
             trainer.train(jobs)
             samples = IMAGE_LEARNERS * IMAGE_EXAMPLES
-            ours = max(ours, samples / (time.perf_counter() - before))
+            samples_per_second = max(samples_per_second, samples / (time.perf_counter() - before))
             threads = max(threads, _pytorch_images(processes=1, threads=2))
             processes = max(processes, _pytorch_images(processes=2, threads=1))
     return [
-        BenchmarkResult("image job, Abaton", ours, "samples/s"),
+        BenchmarkResult("image job, Abaton", samples_per_second, "samples/s"),
         BenchmarkResult("image job, PyTorch loop on two threads", threads, "samples/s"),
         BenchmarkResult("image job, PyTorch loop in two processes", processes, "samples/s"),
-        at_least("image job against the PyTorch loop on two threads", ours / threads, 0.9, "x"),
-        at_least("image job against the PyTorch loop in two processes", ours / processes, 0.9, "x"),
+        at_least("image job against the PyTorch loop on two threads", samples_per_second / threads, 0.9, "x"),
+        at_least(
+            "image job against the PyTorch loop in two processes", samples_per_second / processes, 0.9, "x"
+        ),
     ]
 
 

@@ -128,8 +128,8 @@ def _read(folder: Path, name: str, target: str, postgres: str) -> list[Any]:
         _SITE.format(records=records + ('\ntimezone = "+02:00"' if "OMOP" in name else ""))
     )
     arguments = [sys.executable, str(Path(__file__).with_name("_read_source.py")), str(folder), site, target]
-    done = subprocess.run(arguments, stdout=subprocess.PIPE, text=True, check=True)
-    measured: list[Any] = json.loads(done.stdout.splitlines()[-1])
+    completed = subprocess.run(arguments, stdout=subprocess.PIPE, text=True, check=True)
+    measured: list[Any] = json.loads(completed.stdout.splitlines()[-1])
     return measured
 
 
