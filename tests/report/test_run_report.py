@@ -151,8 +151,8 @@ def test_the_page_starts_with_the_finding_and_ends_with_technical_details():
         "in 40 held-out test subjects of 2 sites" in page
     )
     assert (
-        "the community model is clearly better at 1 of 2 sites and clearly worse at none; too few test subjects at 1"
-        in page
+        "the community model is clearly better at 1 of 1 site and clearly worse at none. "
+        "1 other site has too few test subjects." in page
     )
     assert "+0.100 (+0.020 to +0.200)" in page
     assert "40 subjects, 2 sites" in page

@@ -14,8 +14,18 @@ from abaton.controller import TrainSettings
 from abaton.features import ColumnStatistics, FeatureColumn, ScaledTable
 from abaton.metrics.classification import count_scores, evaluate_classifier
 from abaton.models import logistic, mlp, train_model
+from abaton.report.findings import main_finding
 from abaton.study import EvaluationSection, LearningSection
 from abaton.study_run import PreparedSite, PreparedSites, SubjectRows, evaluate_at_site, evaluate_models
+from abaton.study_run.evaluation import (
+    ALL_SITES,
+    EvaluationGroup,
+    count_at_site,
+    count_predictions,
+    evaluate_counts,
+    expand_counts,
+    expand_groups,
+)
 from abaton.study_run.preparation_state import CommonScale, PreparationState
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -72,7 +82,7 @@ def test_metrics_of_summed_counts_equal_pooled_metrics():
     )
     labels = np.concatenate([m.test.y for m in prepared.sites])
     exact = evaluate_classifier(count_scores(scores, labels), resamples=0)
-    assert rows["all sites"]["metrics"]["auroc"]["value"] == pytest.approx(exact["auroc"].value, abs=0.01)
+    assert rows["all sites"]["metrics"]["auroc"]["value"] == pytest.approx(exact["auroc"].value, abs=1e-12)
     assert rows["all sites"]["subjects"] == "100"
     assert results["curves"]["community"]["roc"][1][-1] == 1.0
 
@@ -165,3 +175,114 @@ def test_a_study_is_evaluated_by_its_metrics(metrics, result_names):
 def test_accuracy_is_the_fraction_of_correct_predictions():
     counts = count_scores(np.array([0.2, 0.7, 0.6, 0.4]), np.array([False, True, False, True]))
     assert evaluate_classifier(counts, resamples=0)["accuracy"].value == 0.5
+
+
+BINARY = SimpleNamespace(classes=("no", "yes"), label=(0.0, 1.0))
+
+
+def example_site(name: str, cases: int, controls: int, groups=()) -> PreparedSite:
+    rng = np.random.default_rng(cases)
+    y = np.array([1] * cases + [0] * controls)
+    x = (rng.normal(size=(len(y), 3)) + y[:, None]).astype(np.float32)
+    test = ScaledTable(("a", "b", "c"), x, y, ("no", "yes"), tuple(f"{name} {i}" for i in range(len(y))))
+    file = SimpleNamespace(config=SimpleNamespace(site=SimpleNamespace(id=name)))
+    by_group = {"sex": tuple(groups)} if groups else {}
+    return PreparedSite(file, {}, SubjectRows(test, test), test, by_group, 5, "d")
+
+
+def released(site: PreparedSite):
+    def predict(data):
+        probabilities = 1 / (1 + np.exp(-data.x[:, :1].astype(np.float64)))
+        return np.hstack([1 - probabilities, probabilities])
+
+    return count_at_site(site, BINARY, predict, frozenset(site.test.subjects))
+
+
+@pytest.mark.parametrize(("cases", "controls"), [(14, 90), (90, 14), (4, 90), (0, 90)])
+def test_a_site_never_releases_controls_without_cases(cases, controls):
+    for histograms in released(example_site("troy", cases, controls)).values():
+        assert [(h.cases.sum(), h.controls.sum()) for h in histograms] == [(0, 0)]
+    for histograms in released(example_site("troy", 15, 15)).values():
+        assert [(h.cases.sum(), h.controls.sum()) for h in histograms] == [(15, 15)]
+
+
+def test_the_finding_counts_sites_and_people_that_were_evaluated():
+    """Five regions of which three have too few cases: neither they nor their people are in the sentence."""
+    regions = {"west": (20, 80), "south": (16, 60), "asia": (3, 70), "north": (9, 40), "east": (0, 30)}
+    counts = [expand_counts(released(example_site(name, *sizes))) for name, sizes in regions.items()]
+    results = evaluate_counts(
+        LearningSection(), ("no", "yes"), 5, {"community": counts}, bootstrap_resamples=20
+    )
+    overall, *others = results["rows"]
+    assert (overall["subjects"], overall["sites"]) == ("176", 2)
+    assert {row["group"] for row in others} == {"west", "south"}
+    finding = main_finding({"outcome": "death"}, results)
+    assert "in 176 held-out test subjects of 2 sites" in finding["text"]
+    none = evaluate_counts(
+        LearningSection(), ("no", "yes"), 5, {"community": counts[2:]}, bootstrap_resamples=0
+    )
+    assert [(row["group"], row["subjects"], row["sites"], row["metrics"]) for row in none["rows"]] == [
+        ("all sites", "0", 0, None)
+    ]
+    assert main_finding({"outcome": "death"}, none) is None
+
+
+def test_a_site_without_a_comparable_pair_is_not_counted():
+    y = np.array([[float(i + 1), i % 2] for i in range(40)])
+    target = SimpleNamespace(classes=(), label=(0.0, 1.0))
+    sums = [count_predictions(np.linspace(1, 0, 40), y, target, 0)]
+    sums.append(
+        count_predictions(np.linspace(1, 0, 9), np.array([[float(i), 0.0] for i in range(9)]), target, 0)
+    )
+    learning = LearningSection(
+        task="survival", model="logistic", evaluation=EvaluationSection(metrics=("concordance",))
+    )
+    group = EvaluationGroup(ALL_SITES, "all")
+    results = evaluate_counts(learning, (), 5, {"community": [{group: part} for part in sums]})
+    assert [(row["subjects"], row["sites"]) for row in results["rows"]] == [("40", 1)]
+
+
+@pytest.mark.parametrize(("female_cases", "is_evaluated"), [(9, False), (10, True)])
+def test_groups_need_ten_cases_and_ten_controls(female_cases, is_evaluated):
+    sexes = ["f"] * female_cases + ["m"] * (60 - female_cases) + ["f"] * 40 + ["m"] * 40
+    site = example_site("troy", 60, 80, sexes)
+    prepared = PreparedSites(
+        (site,), {}, tuple(FeatureColumn(name, name) for name in "abc"), ("no", "yes"),
+        PreparationState(None, {}, CommonScale(ColumnStatistics({}), (0.0, 1.0)), {}), None, {},
+    )  # fmt: skip
+    model = logistic(features=3)
+    results = evaluate_models(
+        LearningSection(), prepared, model, {"m": model.initial(0)}, all_test_subjects, bootstrap_resamples=5
+    )
+    rows = {row["group"]: row for row in results["rows"]}
+    assert (rows["sex: f"]["metrics"] is not None) == is_evaluated
+    assert rows["sex: m"]["metrics"] is not None
+
+
+@pytest.mark.parametrize(("female_cases", "is_released"), [(20, True), (8, True), (4, False), (0, False)])
+def test_few_cases_of_a_group_cannot_be_found_by_differencing(female_cases, is_released):
+    """All cases minus those of men would be the cases of women."""
+    sexes = ["f"] * female_cases + ["m"] * 40 + ["f"] * 40 + ["m"] * 40
+    counts = released(example_site("troy", female_cases + 40, 80, sexes))
+    by_name = {group.name: counts[group][0].cases.sum() for group in counts}
+    assert ("sex: m" in by_name) == is_released
+    assert by_name.get("sex: f", 0) == (female_cases if female_cases >= 15 else 0)
+
+
+def test_groups_of_fifteen_cases_hardly_bias_the_auroc():
+    """Released counts against exact counts, for the sites that contribute."""
+    differences = []
+    for seed in range(60):
+        rng = np.random.default_rng(seed)
+        y = np.array([1] * 15 + [0] * 60)
+        scores = 1 / (1 + np.exp(-(rng.normal(size=75) + y)))
+        predicted = np.stack([1 - scores, scores], axis=1)
+        aurocs = [
+            evaluate_classifier(histogram, resamples=0)["auroc"].value
+            for histogram in (
+                expand_groups(count_predictions(predicted, y, BINARY, 5))[0],
+                count_predictions(predicted, y, BINARY, 0)[0],
+            )
+        ]
+        differences.append(aurocs[0] - aurocs[1])
+    assert abs(np.mean(differences)) < 0.02

@@ -19,10 +19,20 @@ from abaton.federation import Run
 from abaton.governance import ConsentAction, ConsentRegistry, metadata, rounds_with, snapshot_members
 from abaton.lab.demo import NOW
 from abaton.learners import stacked_training
-from abaton.site import publish
+from abaton.site import load_site, publish, subject_pseudonym
+from abaton.site.factory import registry_key
 from abaton.store import Database, Journal, Store
 from abaton.study import study_from_toml, write_toml
-from abaton.study_run import POOLED, StudyOptions, local_only_name, resume_study, run_study
+from abaton.study_run import (
+    POOLED,
+    StudyOptions,
+    baselines,
+    ingest_sites,
+    local_benefit,
+    local_only_name,
+    resume_study,
+    run_study,
+)
 
 
 def options(four, **more) -> StudyOptions:
@@ -67,6 +77,29 @@ def test_a_run_goes_from_records_to_an_evaluated_model(four, store):
     assert all(site_traffic["bytes_up"] < site_traffic["uncompressed"] for site_traffic in traffic.values())
     json.dumps(row.result, allow_nan=False)
     assert not any("Patient/" in json.dumps(part) for part in (row.recipe, row.result))
+
+
+def test_a_withdrawn_subject_trains_no_baseline(four, store, monkeypatch):
+    """The rows of every baseline are those in force at the evaluation: the demo's subject withdrew before."""
+    trained = []
+
+    def record(model, site_rows, *arguments):
+        trained.append({s for rows in site_rows for s in (*rows.train.subjects, *rows.validation.subjects)})
+        return train_baseline(model, site_rows, *arguments)
+
+    train_baseline = baselines.train_baseline
+    for module in (baselines, local_benefit):
+        monkeypatch.setattr(module, "train_baseline", record)
+    file = load_site(four.sites[0])
+    (athens,) = ingest_sites(four.study, [file], NOW)
+    run_study(four.study, four.sites, store, options(four, baselines=True), now=NOW, watch=four.watch)
+    assert len(trained) == 5, "four sites and all rows, each trained once"
+    keys = {
+        subject_pseudonym(registry_key(file), patient): key for key, patient in athens.patient_ids.items()
+    }
+    everyone = set().union(*trained)
+    assert everyone & set(keys.values())
+    assert keys[four.withdrawn[0]] not in everyone
 
 
 @pytest.mark.slow

@@ -129,6 +129,9 @@ def print_findings(data: Mapping[str, Any]) -> None:
         ("site", "local", "community", "local benefit", "verdict"),
         rows,
     )
+    baselines = [f"{b['site']} {b['baseline']}" for b in data["local_benefit"] if b["baseline"]]
+    if baselines:
+        typer.echo(f"local-only models, chosen by cross-validation: {'; '.join(baselines)}")
 
 
 def _value(estimate: Mapping[str, Any] | None) -> str:

@@ -148,7 +148,9 @@ def _findings(row: RunRow) -> dict[str, Any]:
     """Return finding, local benefit, groups and attrition of a study run for its dashboard page."""
     evaluation = (row.result or {}).get("evaluation", {})
     rows = evaluation.get("rows", ())
-    finding = main_finding(row.recipe.get("study") or {}, evaluation)
+    method = row.recipe.get("method", {}).get("evaluation", {})
+    level = method.get("confidence_level", 0.95)
+    finding = main_finding(row.recipe.get("study") or {}, evaluation, level)
     return {
         "finding": finding,
         "local_benefit": local_benefits(evaluation),

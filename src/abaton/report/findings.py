@@ -111,10 +111,25 @@ def local_benefits(evaluation: Mapping[str, Any]) -> list[dict[str, Any]]:
             {
                 "site": site, "subjects": subjects.get(site, "–"), "metric": benefits["metric"], "benefit": benefit,
                 "local_only": pair and pair["local_only"], "community": pair and pair["community"],
-                "verdict": _verdict(benefit),
+                "baseline": format_baseline((pair or {}).get("baseline")), "verdict": _verdict(benefit),
             }
         )  # fmt: skip
     return rows
+
+
+def format_baseline(baseline: Mapping[str, Any] | None) -> str:
+    """Return the kind of a local-only model in a finding and its setting, both chosen by cross-validation.
+
+    >>> format_baseline({"kind": "study model", "epochs": 8})
+    'study model, 8 epochs'
+    >>> format_baseline({"kind": "spline regression", "penalty": 10.0})
+    'spline regression, penalty 10'
+    """
+    if baseline is None:
+        return ""
+    epochs = baseline.get("epochs")
+    setting = f"penalty {baseline['penalty']:g}" if epochs is None else f"{epochs} epoch{'s' * (epochs != 1)}"
+    return f"{baseline['kind']}, {setting}"
 
 
 def _improvement(difference: Mapping[str, Any], metric: str) -> dict[str, Any]:
@@ -131,10 +146,10 @@ def _verdict(benefit: Mapping[str, Any] | None) -> str:
 
 
 def local_benefit_text(benefits: Sequence[Mapping[str, Any]]) -> str:
-    """Return the local benefit of all sites as a sentence of the findings.
+    """Return the local benefit of all sites as a sentence of the findings; it counts sites that were evaluated.
 
-    >>> local_benefit_text([{"verdict": BETTER}, {"verdict": UNCLEAR}])[48:]
-    'community model is clearly better at 1 of 2 sites and clearly worse at none.'
+    >>> local_benefit_text([{"verdict": BETTER}, {"verdict": UNCLEAR}, {"verdict": TOO_FEW}])[64:]
+    'is clearly better at 1 of 2 sites and clearly worse at none. 1 other site has too few test subjects.'
     """
     if not benefits:
         return ""
@@ -142,11 +157,16 @@ def local_benefit_text(benefits: Sequence[Mapping[str, Any]]) -> str:
         verdict: sum(benefit["verdict"] == verdict for benefit in benefits)
         for verdict in (BETTER, WORSE, TOO_FEW)
     }
-    better = f"{counts[BETTER] or 'none'} of {len(benefits)} sites"
-    not_evaluated = f"; too few test subjects at {counts[TOO_FEW]}" if counts[TOO_FEW] else ""
+    evaluated, few = len(benefits) - counts[TOO_FEW], counts[TOO_FEW]
+    if not evaluated:
+        return "No site has enough test subjects to compare the community model with its local-only model."
+    better = f"{counts[BETTER] or 'none'} of {evaluated} {'site' if evaluated == 1 else 'sites'}"
+    not_evaluated = (
+        f" {few} other {'site has' if few == 1 else 'sites have'} too few test subjects." if few else ""
+    )
     return (
         f"Compared with each site's local-only model, the community model is clearly better at {better} "
-        f"and clearly worse at {counts[WORSE] or 'none'}{not_evaluated}."
+        f"and clearly worse at {counts[WORSE] or 'none'}.{not_evaluated}"
     )
 
 
@@ -154,13 +174,14 @@ def local_benefit_table(benefits: Sequence[Mapping[str, Any]]) -> Table:
     """Return the local benefit of each site as a table of the findings."""
     metric = benefits[0]["metric"] if benefits else ""
     rows: list[Row] = [
-        (benefit["site"], benefit["subjects"], format_interval(benefit["local_only"]),
+        (benefit["site"], benefit["subjects"], benefit["baseline"] or "–", format_interval(benefit["local_only"]),
          format_interval(benefit["community"]), format_difference(benefit["benefit"]), benefit["verdict"])
         for benefit in benefits
     ]  # fmt: skip
     return (
         "site",
         "test subjects",
+        "local-only model",
         f"{metric}, local-only model",
         "community model",
         "local benefit",

@@ -9,16 +9,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from abaton.study_run.baselines import POOLED, local_only_name, train_baselines
     from abaton.study_run.consent_roster import ConsentRoster
     from abaton.study_run.consented_learner import ConsentedLearner, SubjectRows
     from abaton.study_run.coordinator import StudyOptions, resume_study, run_prepared_study, run_study
-    from abaton.study_run.evaluation import (
-        POOLED,
-        evaluate_at_site,
-        evaluate_models,
-        local_only_name,
-        train_baselines,
-    )
+    from abaton.study_run.evaluation import evaluate_at_site, evaluate_models
     from abaton.study_run.ingest import SiteIngest, ingest_sites
     from abaton.study_run.messages import FIELDS
     from abaton.study_run.preparation import PreparedSite, PreparedSites, prepare_sites
@@ -54,10 +49,11 @@ __all__ = [
 ]
 
 _MODULES = {
+    "baselines": "POOLED local_only_name train_baselines",
     "consent_roster": "ConsentRoster",
     "consented_learner": "ConsentedLearner SubjectRows",
     "coordinator": "StudyOptions resume_study run_prepared_study run_study",
-    "evaluation": "POOLED evaluate_at_site evaluate_models local_only_name train_baselines",
+    "evaluation": "evaluate_at_site evaluate_models",
     "ingest": "SiteIngest ingest_sites",
     "messages": "FIELDS",
     "preparation": "PreparedSite PreparedSites prepare_sites",

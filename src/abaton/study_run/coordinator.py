@@ -32,10 +32,11 @@ from abaton.site import LoadedSiteConfig, ReleaseLog, build_consent_gate, load_s
 from abaton.site.factory import open_release_log
 from abaton.store import Journal, RunRow, Store, content_digest, default_folder, run_head
 from abaton.study import LearningSection, Study, study_from_toml, write_toml
+from abaton.study_run.baselines import Baseline, local_only_name, train_baselines
 from abaton.study_run.cohort_description import describe_cohort
 from abaton.study_run.consent_roster import ConsentRoster, RemainingConsentGate, WallClock
 from abaton.study_run.consented_learner import ConsentedLearner
-from abaton.study_run.evaluation import evaluate_models, local_layers, train_baselines
+from abaton.study_run.evaluation import evaluate_models, local_layers
 from abaton.study_run.ingest import GateFactory, ProgressCallback, SiteIngest, ingest_sites
 from abaton.study_run.internal_external_validation import check_on_network, check_sites, validate_by_site
 from abaton.study_run.interpretability import combine_interpretability, explain_at_site, linear_coefficients
@@ -143,10 +144,16 @@ class StudyParticipant:
         """Return the consent roster of a site that the coordinator runs as study participant."""
         return ConsentRoster(self.site.file, self.study, run, self.site.patient_ids, self.wall_clock)
 
-    def releasable_subjects_at(self, run: str, seconds: float) -> frozenset[str]:
-        """Return the subjects for the coordinator's final evaluation; none if the site's registry refuses it."""
+    def eligible_subjects_at(self, run: str, seconds: float) -> frozenset[str]:
+        """Return the subjects whose consent is in force at the coordinator's final evaluation."""
         try:
-            eligible, _ = self.roster(run).take_snapshot_for_round(self.site.all_subjects, seconds)
+            return self.roster(run).take_snapshot_for_round(self.site.all_subjects, seconds)[0]
+        except RefusedError:
+            return frozenset()
+
+    def releasable_subjects(self, eligible: frozenset[str]) -> frozenset[str]:
+        """Return the subjects whose test rows the coordinator evaluates; none if the site's registry refuses it."""
+        try:
             return releasable_subjects(self.release_log, self.site, eligible)
         except RefusedError:
             return frozenset()
@@ -487,15 +494,17 @@ class _StudyRun:
             features=len(model_columns(prepared.columns)), classes=len(prepared.classes)
         )
         traffic = traffic_by_site(Journal(store, row.run), model.layout.size)
-        models = {COMMUNITY: store.model_files.get(outcome.digest)}
+        community = store.model_files.get(outcome.digest)
         training = learning.build_strategy(len(self.participants)).training
         epochs = training.epochs * max((site["updates"] for site in traffic.values()), default=1)
-        if options.baselines:
-            models |= train_baselines(prepared, model, training, epochs, options.seed)
-        # Consents are checked once more: test rows of withdrawn subjects are not used.
+        # Consents are checked once more: rows of withdrawn subjects neither train a baseline nor test a model.
         seconds = outcome.seconds if self.is_simulated else datetime.now(UTC).timestamp()
+        eligible = {
+            name: participant.eligible_subjects_at(row.run, seconds)
+            for name, participant in self.participants.items()
+        }
         subjects = {
-            name: participant.releasable_subjects_at(row.run, seconds)
+            name: participant.releasable_subjects(eligible[name])
             for name, participant in self.participants.items()
         }
         learners = {
@@ -505,6 +514,12 @@ class _StudyRun:
         }
         restore_learner_state(state_folder(store, row.run), learners)
         local = {name: local_layers(learner) for name, learner in learners.items()}
+
+        settings = LocalBenefitSettings(epochs, options.seed, options.bootstrap_resamples).bounded()
+        baselines: dict[str, Baseline] = {}
+        if options.baselines:
+            on_progress("training local-only and pooled models")
+            baselines = train_baselines(prepared, model, training, settings.epochs, options.seed, eligible)
 
         def evaluate(models: Mapping[str, Any], bootstrap_resamples: int) -> dict[str, Any]:
             return evaluate_models(
@@ -516,17 +531,16 @@ class _StudyRun:
             metric_point(version, evaluate({COMMUNITY: vector}, 0))
             for version, vector in (sampled_versions(store, row.run) if options.bootstrap_resamples else ())
         ]
-        evaluation = evaluate(models, options.bootstrap_resamples)
-        settings = LocalBenefitSettings(epochs, options.seed, options.bootstrap_resamples)
+        evaluation = evaluate({COMMUNITY: community, **baselines}, options.bootstrap_resamples)
         return {
             "traffic": traffic,
             **self._local_benefit(
-                store, row, (model, models[COMMUNITY]), subjects, settings, evaluation, on_progress
+                store, row, (model, community), subjects, settings, evaluation, baselines, on_progress
             ),
             "progress": [point for version_points in points for point in version_points],
-            **self._interpretability(model, models[COMMUNITY], subjects, local),
+            **self._interpretability(model, community, subjects, local),
             "cohort_description": describe_cohort(self.study, prepared, subjects, model.layout.size),
-            **self._performance(model, models[COMMUNITY], subjects, local),
+            **self._performance(model, community, subjects, local),
             **self._internal_external_validation(row.run, subjects, on_progress),
         }
 
@@ -571,7 +585,7 @@ class _StudyRun:
         site_results = {
             site.name: explain_at_site(
                 site, section, prepared.columns, prepared, model, vector, subjects[site.name],
-                seed=self.options.seed, local=local.get(site.name),
+                seed=self.options.seed, local=local.get(site.name), is_exact=True,
             )
             for site in prepared.sites
         }  # fmt: skip
@@ -589,6 +603,7 @@ class _StudyRun:
         subjects: Mapping[str, frozenset[str]],
         settings: LocalBenefitSettings,
         evaluation: Mapping[str, Any],
+        baselines: Mapping[str, Baseline],
         on_progress: ProgressCallback,
     ) -> dict[str, Any]:
         """Return a coordinated run's evaluation with each site's local benefit; store the sites' personal models."""
@@ -597,9 +612,12 @@ class _StudyRun:
             return {"evaluation": evaluation}
         on_progress("comparing with local-only models")
         benefits = {
-            site.name: site_benefit(site, self.prepared, learning, models, subjects[site.name], settings)
+            site.name: site_benefit(
+                site, self.prepared, learning, models, subjects[site.name], settings,
+                baselines.get(local_only_name(site.name)),
+            )
             for site in self.prepared.sites
-        }
+        }  # fmt: skip
         for name, benefit in benefits.items():
             if benefit.personal_models:
                 path = personal_models_path(state_folder(store, row.run), name)

@@ -1,20 +1,21 @@
-"""Evaluation of models on test rows: sites release counts, the coordinator adds them and computes metrics.
+"""Evaluation of models on test rows, from counts of cases and controls, sums of errors, or counts of concordant pairs.
 
-A site releases counts of cases and controls in bins of the predicted probability, sums of errors, or counts of
-concordant pairs, never the score of one subject: neighbouring scores are merged into groups of at least
-`min_cell_count` subjects. It releases nothing about fewer subjects than `min_cell_count`, and nothing by an input with
-one group that small, because that group could be found by differencing.
+On one machine the counts are exact. On a network a site releases counts of cases and controls in bins of the predicted
+probability, never the score of one subject: neighbouring scores are merged into groups of at least `min_cell_count`
+subjects. Such groups bias the AUROC upwards where they are large compared with the number of cases, so a site
+contributes cases and controls together or not at all, and only with `3 * min_cell_count` of each. It releases nothing
+about fewer subjects than `min_cell_count`, and nothing by an input of which a group that small could be found by
+differencing.
 
-Baselines of the community model are the local-only model of each site and, in the lab only, the model of all rows
-pooled on one machine. Both also train on the validation rows, so that they are not weaker than necessary.
+The metric of a single site that the site itself computed for its local benefit replaces the one from counts
+(`abaton.study_run.local_benefit`): there is one value for a site and a model.
 """
 
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -35,11 +36,11 @@ from abaton.metrics.classification import (
 from abaton.metrics.predictions import is_survival_label
 from abaton.metrics.regression import RegressionSums, add_errors, evaluate_sums, sum_errors
 from abaton.metrics.survival import ConcordanceSums, add_pairs, evaluate_survival, sum_pairs
-from abaton.models import Examples, Model, train_model
+from abaton.models import Examples, Model
 from abaton.study import LearningSection
-from abaton.study_run.consented_learner import SubjectRows, to_examples
+from abaton.study_run.baselines import Baseline, baseline_kind
+from abaton.study_run.consented_learner import to_examples
 from abaton.study_run.preparation import PreparedSite, PreparedSites
-from abaton.training import TrainSettings
 
 ALL_SITES = "all sites"
 
@@ -48,6 +49,10 @@ EligibleSubjectsOf = Callable[[PreparedSite], frozenset[str]]
 
 _LOCAL_PREFIX = "model/"  # prefix of personal layers in a learner's state
 _CURVE_POINTS = 101  # a finer curve would disclose scores of single subjects
+_MIN_GROUP_CASES = (
+    10  # cases and controls of all sites in a group other than all subjects and those of a site
+)
+_CONTRIBUTION_FACTOR = 3  # times min_cell_count: cases, and controls, of a site in merged counts
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,60 +99,106 @@ def evaluate_at_site(
     vector: Vector,
     subjects: frozenset[str],
     local: Mapping[str, Vector] | None = None,
+    *,
+    is_exact: bool = False,
 ) -> SiteCounts:
-    """Return the evaluation counts that a site releases about a model, combined with the site's local layers."""
+    """Return the evaluation counts of a model at a site, combined with the site's local layers.
+
+    They are those that a site releases on a network or, with `is_exact`, those for one machine.
+    """
+
+    def predict(data: Examples) -> NDArray[Any]:
+        return model.score(vector, data, local).predictions
+
+    return count_at_site(site, federation, predict, subjects, is_exact=is_exact)
+
+
+def count_at_site(
+    site: PreparedSite,
+    federation: EvaluationTarget,
+    predict: Callable[[Examples], NDArray[Any]],
+    subjects: frozenset[str],
+    *,
+    is_exact: bool = False,
+) -> SiteCounts:
+    """Return the evaluation counts of predictions for a site's test rows, by group; none of too few subjects."""
     eligible = np.array([subject in subjects for subject in site.test.subjects], dtype=bool)
     if eligible.sum() < site.min_cell_count:
         return {}
-    data = to_examples(site.test)
-    predicted = model.score(vector, data, local).predictions
+    predicted, actual = predict(to_examples(site.test)), site.test.y
+    min_cell_count = 0 if is_exact else site.min_cell_count
     counts: dict[EvaluationGroup, GroupCounts] = {}
-    for group, rows in evaluation_groups(site, eligible):
-        counts[group] = count_predictions(predicted[rows], data.y[rows], federation, site.min_cell_count)
+    for group, rows in evaluation_groups(site, eligible, is_exact=is_exact):
+        counts[group] = count_predictions(predicted[rows], actual[rows], federation, min_cell_count)
     return counts
 
 
 def evaluation_groups(
-    site: PreparedSite, eligible: NDArray[np.bool_]
+    site: PreparedSite, eligible: NDArray[np.bool_], *, is_exact: bool = False
 ) -> list[tuple[EvaluationGroup, NDArray[np.bool_]]]:
-    """Return the evaluation groups about which a site may release counts, each with a mask of eligible rows."""
+    """Return the evaluation groups about which a site has counts, each with a mask of eligible rows.
+
+    Unless exact counts stay on the machine, an input has groups only if no count of subjects or of a class below
+    `min_cell_count` is the difference of the total and the groups that the site releases.
+    """
     subsets = [(EvaluationGroup(ALL_SITES, "all"), eligible), (EvaluationGroup(site.name, "site"), eligible)]
     for name, groups in site.groups.items():
         labels = np.array(groups, object)
-        sizes = Counter(labels[eligible].tolist())
-        if min(sizes.values()) >= site.min_cell_count:
-            subsets += [
-                (EvaluationGroup(f"{name}: {group}", name), eligible & (labels == group))
-                for group in sorted(sizes)
-            ]
+        masks = {group: eligible & (labels == group) for group in sorted(set(labels[eligible].tolist()))}
+        if is_exact or not _reveals_few(site, eligible, list(masks.values())):
+            subsets += [(EvaluationGroup(f"{name}: {group}", name), rows) for group, rows in masks.items()]
     return subsets
+
+
+def _reveals_few(site: PreparedSite, eligible: NDArray[np.bool_], masks: Sequence[NDArray[np.bool_]]) -> bool:
+    """Return whether the evaluation groups of an input reveal a count below `min_cell_count` by differencing."""
+    min_cell_count, y = site.min_cell_count, site.test.y
+    if min(int(rows.sum()) for rows in masks) < min_cell_count:
+        return True
+
+    def is_released(rows: NDArray[np.bool_], case: int) -> bool:
+        cases = int((y[rows] == case).sum())
+        return min(cases, int(rows.sum()) - cases) >= _CONTRIBUTION_FACTOR * min_cell_count
+
+    for case in case_classes(site.test.classes) if site.test.classes else ():
+        suppressed = [rows for rows in masks if not is_released(rows, case)]
+        if is_released(eligible, case) and suppressed:
+            remaining = np.logical_or.reduce(suppressed)
+            cases = int((y[remaining] == case).sum())
+            if min(cases, int(remaining.sum()) - cases) < min_cell_count:
+                return True
+    return False
 
 
 def count_predictions(
     predicted: NDArray[Any], actual: NDArray[Any], federation: EvaluationTarget, min_cell_count: int
 ) -> GroupCounts:
-    """Return releasable evaluation counts of predictions: histograms of probabilities, error or concordance sums."""
+    """Return evaluation counts of predictions: histograms of probabilities, error or concordance sums.
+
+    They may be released with this `min_cell_count`; with 0 they are exact.
+    """
     if is_survival_label(actual):
         return sum_pairs(predicted, actual, min_cell_count)
     if not federation.classes:
         mean, std = federation.label
         values = np.asarray(actual, np.float64) * std + mean
         return sum_errors(predicted.reshape(-1).astype(np.float64) * std + mean, values, centre=mean)
-    return [
-        _merge_small_bins(
-            count_scores(np.clip(predicted[:, i], 0, 1), actual == i, bins=BINS), min_cell_count
-        )
+    bins = BINS if min_cell_count else 0
+    histograms = [
+        count_scores(np.clip(predicted[:, i], 0, 1), actual == i, bins=bins)
         for i in case_classes(federation.classes)
     ]
+    return [_merge_small_bins(h, min_cell_count) for h in histograms] if min_cell_count else histograms
 
 
 def _merge_small_bins(counts: ScoreHistogram, min_cell_count: int) -> ScoreHistogram:
-    """Return an evaluation histogram in groups of at least `min_cell_count`; smaller totals are suppressed."""
+    """Return an evaluation histogram in groups of at least `min_cell_count`; zeros with few cases or controls."""
     histograms = []
+    has_enough = has_enough_cases(counts, _CONTRIBUTION_FACTOR * min_cell_count)
     for histogram in (counts.cases, counts.controls):
         merged = np.zeros_like(histogram)
         bins = np.repeat(np.arange(len(histogram), dtype=np.int64), histogram.astype(np.int64))
-        for group_bin, size in microaggregate(bins, min_cell_count):
+        for group_bin, size in microaggregate(bins, min_cell_count) if has_enough else ():
             merged[group_bin] += size
         histograms.append(merged)
     return ScoreHistogram(counts.scores, *histograms)
@@ -162,42 +213,53 @@ def evaluate_models(
     learning: LearningSection,
     prepared: PreparedSites,
     model: Model,
-    models: Mapping[str, Vector],
+    models: Mapping[str, Vector | Baseline],
     eligible_subjects: EligibleSubjectsOf,
     *,
     seed: int = 0,
     bootstrap_resamples: int = 1000,
     local: Mapping[str, Mapping[str, Vector]] | None = None,
 ) -> dict[str, Any]:
-    """Evaluate several models by group: return all metrics as JSON values, with ROC curves and calibration.
+    """Evaluate several models on one machine by group: return all metrics as JSON values, with curves.
+
+    Nothing leaves the machine, so the counts are exact.
 
     Args:
         learning: The study's learning section.
         prepared: The sites.
         model: The model definition.
-        models: Model vectors by name.
+        models: Model vectors and baselines by name.
         eligible_subjects: Returns the subjects whose test rows may be used.
         seed: Seed of the bootstrap.
         bootstrap_resamples: Number of bootstrap samples for the intervals.
         local: Local layers by site.
     """
-    subjects, layers = {site.name: eligible_subjects(site) for site in prepared.sites}, local or {}
-    counts = {
-        name: [
-            evaluate_at_site(site, prepared, model, vector, subjects[site.name], layers.get(site.name))
-            for site in prepared.sites
-        ]
-        for name, vector in models.items()
-    }
+    layers = local or {}
+
+    def count(site: PreparedSite, entry: Vector | Baseline) -> SiteCounts:
+        def predict(data: Examples) -> NDArray[Any]:
+            if isinstance(entry, Baseline):
+                return entry.predict(data.x)
+            return model.score(entry, data, layers.get(site.name)).predictions
+
+        return count_at_site(site, prepared, predict, subjects[site.name], is_exact=True)
+
+    subjects = {site.name: eligible_subjects(site) for site in prepared.sites}
+    counts = {name: [count(site, entry) for site in prepared.sites] for name, entry in models.items()}
     min_cell_count = max(site.min_cell_count for site in prepared.sites)
-    return evaluate_counts(
+    baselines = {
+        name: baseline_kind(entry.selected) for name, entry in models.items() if isinstance(entry, Baseline)
+    }
+    results = evaluate_counts(
         learning,
         prepared.classes,
         min_cell_count,
         counts,
         seed=seed,
         bootstrap_resamples=bootstrap_resamples,
+        is_exact=True,
     )
+    return {**results, "baselines": baselines} if baselines else results
 
 
 def evaluate_counts(
@@ -208,31 +270,33 @@ def evaluate_counts(
     *,
     seed: int = 0,
     bootstrap_resamples: int = 1000,
+    is_exact: bool = False,
 ) -> dict[str, Any]:
-    """Evaluate several models from the sites' counts; nothing below `min_cell_count` subjects."""
+    """Evaluate several models from the sites' counts, exact or expanded; nothing below `min_cell_count` subjects.
+
+    A row states how many sites and subjects contributed to it.
+    """
     rows: list[dict[str, Any]] = []
     curves: dict[str, Any] = {}
     recalibrations: dict[str, dict[str, Any]] = {}
     bootstrap = seed, bootstrap_resamples
     for name, site_counts in models.items():
-        for group in sorted({group for counts in site_counts for group in counts}, key=group_order):
-            expanded = [expand_groups(counts[group]) for counts in site_counts if group in counts]
-            for case, metrics, subjects in evaluate_group(
-                learning, classes, expanded, min_cell_count, bootstrap
+        for group in _groups_to_evaluate(site_counts, min_cell_count):
+            contributions = _contributions(site_counts, group)
+            is_subgroup = group.grouping not in ("all", "site")
+            min_cases = max(min_cell_count, _MIN_GROUP_CASES if is_subgroup else 0)
+            for case, metrics, subjects, sites in evaluate_group(
+                learning, classes, contributions, min_cell_count, bootstrap, min_cases=min_cases
             ):
                 group_name = f"{group.name}, {case}" if case else group.name
                 rows.append(
                     {
                         "model": name, "group": group_name, "grouping": group.grouping, "subjects": subjects,
-                        "sites": len(expanded), "metrics": metrics,
+                        "sites": sites, "metrics": metrics,
                     }
                 )  # fmt: skip
-            if group.grouping == "all" and len(classes) == 2:
-                merged = merge_histograms(
-                    histograms[0]
-                    for histograms in expanded
-                    if not isinstance(histograms, RegressionSums | ConcordanceSums)
-                )
+            if group.grouping == "all" and len(classes) == 2 and contributions:
+                merged = merge_histograms(part[0] for part in _histograms(contributions))
                 curves[name] = _curves(merged, min_cell_count, learning.metrics)
                 recalibrations[name] = _recalibration(merged, min_cell_count)
     return {
@@ -240,6 +304,7 @@ def evaluate_counts(
         "curves": curves,
         "recalibration": recalibrations,
         "min_cell_count": min_cell_count,
+        "is_exact": is_exact,
         **({"concordance_pairs": "within sites"} if learning.task == "survival" else {}),
     }
 
@@ -251,6 +316,43 @@ def _recalibration(counts: ScoreHistogram, min_cell_count: int) -> dict[str, Any
     line = recalibration(counts)
     values = {key: value if math.isfinite(value) else None for key, value in asdict(line).items()}
     return {**values, "status": line.status}
+
+
+def _groups_to_evaluate(site_counts: Sequence[SiteCounts], min_cell_count: int) -> list[EvaluationGroup]:
+    """Return the evaluation groups with a contribution, without inputs that have a group of few subjects in total."""
+    groups = {group for counts in site_counts for group in counts}
+    sizes = {
+        group: sum(evaluated_subjects(part) for part in _contributions(site_counts, group))
+        for group in groups
+    }
+    few = {group.grouping for group, size in sizes.items() if 0 < size < min_cell_count} - {"all", "site"}
+    selected = [
+        group for group in groups if group.grouping == "all" or (sizes[group] and group.grouping not in few)
+    ]
+    return sorted(selected, key=group_order)
+
+
+def _contributions(site_counts: Sequence[SiteCounts], group: EvaluationGroup) -> list[GroupCounts]:
+    """Return the evaluation counts of the sites that contribute subjects to a group."""
+    return [counts[group] for counts in site_counts if group in counts and evaluated_subjects(counts[group])]
+
+
+def evaluated_subjects(counts: GroupCounts) -> int:
+    """Return how many subjects of a site an evaluation uses; of survival none without a comparable pair."""
+    if isinstance(counts, ConcordanceSums):
+        return counts.subjects if counts.pairs else 0
+    if isinstance(counts, RegressionSums):
+        return counts.subjects
+    return max(histogram.subjects for histogram in counts)
+
+
+def _histograms(site_counts: Sequence[GroupCounts]) -> list[Sequence[ScoreHistogram]]:
+    return [part for part in site_counts if not isinstance(part, RegressionSums | ConcordanceSums)]
+
+
+def expand_counts(counts: SiteCounts) -> SiteCounts:
+    """Return a site's released evaluation counts with merged groups spread out again."""
+    return {group: expand_groups(group_counts) for group, group_counts in counts.items()}
 
 
 def expand_groups(counts: GroupCounts) -> GroupCounts:
@@ -278,41 +380,44 @@ def evaluate_group(
     site_counts: Sequence[GroupCounts],
     min_cell_count: int,
     bootstrap: tuple[int, int],
-) -> list[tuple[str, dict[str, Any] | None, str]]:
-    """Evaluate one group: return each case class with the study's metrics and the number of subjects.
+    *,
+    min_cases: int,
+) -> list[tuple[str, dict[str, Any] | None, str, int]]:
+    """Evaluate one group: return each case class with the study's metrics, the number of subjects and of sites.
 
-    Metrics of groups below `min_cell_count` are None.
+    Metrics of values below `min_cell_count` subjects, of others below `min_cases` cases or controls, are None.
     """
     evaluation, names, (seed, bootstrap_resamples) = learning.evaluation, metric_names(learning), bootstrap
+    if not site_counts:
+        return [("", None, "0", 0)]
+    metrics = None
     sums = [part for part in site_counts if isinstance(part, RegressionSums)]
     if sums:
         total = add_errors(sums)
-        metrics = None
         if total.subjects >= min_cell_count:
             metrics = _to_json_value(evaluate_sums(total, level=evaluation.confidence_level), names)
-        return [("", metrics, _format_count(total.subjects, min_cell_count))]
+        return [("", metrics, _format_count(total.subjects, min_cell_count), len(sums))]
     pairs = [part for part in site_counts if isinstance(part, ConcordanceSums)]
     if pairs:
         total_pairs = add_pairs(pairs)
-        is_small = min(total_pairs.events, total_pairs.subjects - total_pairs.events) < min_cell_count
-        metrics = None
-        if not is_small:
+        if min(total_pairs.events, total_pairs.subjects - total_pairs.events) >= min_cases:
             estimates = evaluate_survival(total_pairs, level=evaluation.confidence_level)
             metrics = _to_json_value(estimates, names)
-        return [("", metrics, _format_count(total_pairs.subjects, min_cell_count))]
-    histograms = [part for part in site_counts if not isinstance(part, RegressionSums | ConcordanceSums)]
-    results: list[tuple[str, dict[str, Any] | None, str]] = []
+        return [("", metrics, _format_count(total_pairs.subjects, min_cell_count), len(pairs))]
+    histograms = _histograms(site_counts)
+    results: list[tuple[str, dict[str, Any] | None, str, int]] = []
     for i in range(len(histograms[0])):
         counts = merge_histograms(part[i] for part in histograms)
         metrics = None
-        if has_enough_cases(counts, min_cell_count):
+        if has_enough_cases(counts, min_cases):
             settings = {"specificity": evaluation.specificity, "level": evaluation.confidence_level}
             estimates = evaluate_classifier(
                 [part[i] for part in histograms], seed=seed, resamples=bootstrap_resamples, **settings
             )
             metrics = _to_json_value(estimates, names)
         case = classes[i] if len(histograms[0]) > 1 else ""
-        results.append((case, metrics, _format_count(counts.subjects, min_cell_count)))
+        sites = sum(part[i].subjects > 0 for part in histograms)
+        results.append((case, metrics, _format_count(counts.subjects, min_cell_count), sites))
     return results
 
 
@@ -360,44 +465,3 @@ def _to_json_value(estimates: Mapping[str, MetricEstimate], names: Sequence[str]
 
 def _format_count(count: int, min_cell_count: int) -> str:
     return f"<{min_cell_count}" if 0 < count < min_cell_count else str(count)
-
-
-POOLED = "all data pooled"
-
-
-def local_only_name(name: str) -> str:
-    """Return the name of a site's local-only model in the study's evaluation."""
-    return f"{name} (local only)"
-
-
-def train_baselines(
-    prepared: PreparedSites, model: Model, settings: TrainSettings, epochs: int, seed: int
-) -> dict[str, Vector]:
-    """Train the evaluation's baselines with the study's settings: every site's local-only and the pooled model."""
-    models = {
-        local_only_name(site.name): train_local_only(model, site.rows, settings, epochs, seed)
-        for site in prepared.sites
-    }
-    pooled = _pool_examples([site.rows for site in prepared.sites])
-    return {**models, POOLED: _train(model, pooled, settings, epochs, seed)}
-
-
-def train_local_only(
-    model: Model, rows: SubjectRows, settings: TrainSettings, epochs: int, seed: int
-) -> Vector:
-    """Train the local-only model of one site, a baseline of the evaluation."""
-    return _train(model, _pool_examples([rows]), settings, epochs, seed)
-
-
-def _train(model: Model, data: Examples, settings: TrainSettings, epochs: int, seed: int) -> Vector:
-    full_settings = replace(
-        settings, epochs=epochs, update_thresholds=None, time_budget_seconds=0.0, steps=0, proximal_mu=0.0
-    )
-    return train_model(model, model.initial(seed), data, full_settings, np.random.default_rng(seed)).vector
-
-
-def _pool_examples(site_rows: Sequence[SubjectRows]) -> Examples:
-    examples = [to_examples(table) for rows in site_rows for table in (rows.train, rows.validation)]
-    return Examples(
-        np.concatenate([part.x for part in examples]), np.concatenate([part.y for part in examples])
-    )

@@ -37,7 +37,7 @@ from abaton.study_run.evaluation import (
     SiteCounts,
     count_predictions,
     evaluate_at_site,
-    expand_groups,
+    evaluated_subjects,
     group_order,
     has_enough_cases,
 )
@@ -147,17 +147,18 @@ def explain_at_site(
     *,
     seed: int,
     local: Mapping[str, Vector] | None = None,
+    is_exact: bool = False,
 ) -> SiteInterpretability | str:
-    """Return one site's interpretability counts, or the reason why it releases none."""
+    """Return one site's interpretability counts, exact for one machine, or the reason why it releases none."""
     limit = site.file.config.limits.max_interpretability_requests
     if limit is not None and interpretability_requests(section, columns) > limit:
         requests = interpretability_requests(section, columns)
         return f"the site allows {limit} interpretability requests, the study needs {requests}"
     eligible = np.array([subject in subjects for subject in site.test.subjects], dtype=bool)
-    counts = evaluate_at_site(site, federation, model, vector, subjects, local)
-    if not counts:
+    if eligible.sum() < site.min_cell_count:
         return f"fewer than {site.min_cell_count} subjects to test"
-    data = to_examples(site.test)
+    counts = evaluate_at_site(site, federation, model, vector, subjects, local, is_exact=is_exact)
+    data, min_cell_count = to_examples(site.test), 0 if is_exact else site.min_cell_count
     rows = Examples(data.x[eligible], data.y[eligible])
 
     def predict(x: NDArray[Any]) -> NDArray[Any]:
@@ -169,7 +170,7 @@ def explain_at_site(
                 predict(_permute(rows.x, indices, (seed, name, repeat, site.name))),
                 rows.y,
                 federation,
-                site.min_cell_count,
+                min_cell_count,
             )
             for repeat in range(section.permutation_repeats)
         ]
@@ -263,10 +264,12 @@ def _importance(results: Mapping[str, SiteInterpretability], min_cell_count: int
     """Yield the permutation importance of each input: over all sites, and for each site with enough subjects."""
     groups = [(EvaluationGroup(ALL_SITES, "all"), list(results.values()))]
     groups += [(EvaluationGroup(name, "site"), [result]) for name, result in results.items()]
-    for group, site_results in groups:
+    all_subjects = EvaluationGroup(ALL_SITES, "all")
+    for group, released in groups:
+        site_results = [result for result in released if evaluated_subjects(result.counts[all_subjects])]
         if not site_results:
             continue
-        baseline_counts = [result.counts[EvaluationGroup(ALL_SITES, "all")] for result in site_results]
+        baseline_counts = [result.counts[all_subjects] for result in site_results]
         baseline = _performance(baseline_counts, min_cell_count)
         for name in site_results[0].permuted:
             repeats = range(len(site_results[0].permuted[name]))
@@ -294,11 +297,7 @@ def _performance(site_counts: Sequence[GroupCounts], min_cell_count: int) -> flo
     if sums:
         total = add_errors(sums)
         return -float(np.sqrt(total.squared / total.subjects)) if total.subjects >= min_cell_count else None
-    histograms = [
-        expanded
-        for counts in site_counts
-        if not isinstance(expanded := expand_groups(counts), RegressionSums | ConcordanceSums)
-    ]
+    histograms = [part for part in site_counts if not isinstance(part, RegressionSums | ConcordanceSums)]
     merged = [merge_histograms(site[i] for site in histograms) for i in range(len(histograms[0]))]
     if not all(has_enough_cases(histogram, min_cell_count) for histogram in merged):
         return None
@@ -347,12 +346,16 @@ def _curves(
     curves: dict[str, list[dict[str, Any]]] = {"calibration": [], "decision": []}
     groups = dict.fromkeys(group for result in results.values() for group in result.counts)
     for group in sorted(groups, key=group_order):
-        site_counts = [result.counts[group] for result in results.values() if group in result.counts]
-        histogram = merge_histograms(
-            expanded[0]
-            for counts in site_counts
-            if not isinstance(expanded := expand_groups(counts), RegressionSums | ConcordanceSums)
-        )
+        site_counts = [
+            counts[0]
+            for result in results.values()
+            if not isinstance(counts := result.counts.get(group, ()), RegressionSums | ConcordanceSums)
+            and counts
+            and counts[0].subjects
+        ]
+        if not site_counts:
+            continue
+        histogram = merge_histograms(site_counts)
         if not has_enough_cases(histogram, min_cell_count):
             continue
         header = {

@@ -1,9 +1,10 @@
 """Local benefit: at each site, the community model and personal models compared with the site's local-only model.
 
-A site trains a local-only model, personalises the community model by the methods that the study names, and evaluates
-all of them on its own test rows. It releases metrics and paired differences with intervals; rows, scores and models
-stay at the site, the personal models in a file. Nothing is released if a class of the test rows is below
-`min_cell_count`.
+A site trains a local-only model as an analyst of its rows would (`abaton.study_run.baselines`), personalises the
+community model by the methods that the study names, and evaluates all of them exactly on its own test rows. It releases
+metrics and paired differences with intervals; rows, scores and models stay at the site, the personal models in a file.
+Nothing is released if a class of the test rows is below `min_cell_count`. The site's value of the community model is
+also the one of the site in the evaluation.
 
 The interpolation weight is the mean over all weights by validation likelihood, because the best of eleven weights is
 unstable with 25 validation subjects. Paired bootstrap is used for every metric, since DeLong covers AUROC only.
@@ -13,7 +14,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -40,15 +41,23 @@ from abaton.metrics.survival import SurvivalComparison, compare_survival_models
 from abaton.models import Examples, Model
 from abaton.store import content_digest
 from abaton.study import LearningSection
+from abaton.study_run.baselines import (
+    Baseline,
+    baseline_kind,
+    limit_batch_size,
+    local_only_name,
+    select_subjects,
+    train_baseline,
+)
 from abaton.study_run.consented_learner import SubjectRows, select_rows, to_examples
-from abaton.study_run.evaluation import EvaluationTarget, case_classes, metric_names, train_local_only
+from abaton.study_run.evaluation import EvaluationTarget, case_classes, metric_names
 from abaton.study_run.preparation import PreparedSite
 from abaton.training import TrainSettings
 
 LOCAL_ONLY = "local_only"
 """Name of a site's local-only model in comparisons."""
 
-_MAX_EPOCHS, _MAX_RESAMPLES = 10_000, 10_000
+_MAX_EPOCHS, _MAX_RESAMPLES = 2_000, 10_000  # five folds of 2,000 epochs at most
 _LOWER_IS_BETTER = ("rmse", "mae", "brier")
 _PERSONALISATION_DISABLED = "the site does not allow personal models"
 
@@ -58,7 +67,7 @@ class LocalBenefitSettings:
     """Settings of local-only training and of the bootstrap.
 
     Attributes:
-        epochs: As many as the busiest learner of the run trained.
+        epochs: Most epochs of the local-only model: as many as the busiest learner of the run trained.
         seed: Seed of the initial weights, the order of rows and the bootstrap.
         bootstrap_resamples: Number of bootstrap samples.
     """
@@ -82,7 +91,8 @@ class ModelBenefit:
         value: The metric of the model.
         gain_over_local_only: Its difference to the local-only model.
         gain_over_community: Its difference to the community model.
-        selected: Parameters selected on the site's validation subjects.
+        selected: Parameters of a personal model, selected on the site's validation subjects; of the local-only model
+            its epochs or its penalty, selected by cross-validation.
     """
 
     value: MetricEstimate
@@ -121,6 +131,7 @@ def site_benefit(
     models: tuple[Model, Vector],
     subjects: frozenset[str],
     settings: LocalBenefitSettings,
+    local_only: Baseline | None = None,
 ) -> SiteBenefit:
     """Return a site's local benefit: compare local-only, community and personal models on its test rows.
 
@@ -131,11 +142,10 @@ def site_benefit(
         models: The model definition and the community model's vector.
         subjects: Subjects whose rows may be used.
         settings: Settings of training and bootstrap.
+        local_only: The site's local-only model, if it was trained before.
     """
     model, community = models
-    rows = SubjectRows(
-        *(_select_subjects(part, subjects) for part in (site.rows.train, site.rows.validation))
-    )
+    rows = select_subjects(site.rows, subjects)
     test, classes = to_examples(_select_subjects(site.test, subjects)), federation.classes
     is_survival = is_survival_label(test.y)
     events = test.y[:, 1].astype(np.int64) if is_survival else test.y
@@ -144,16 +154,19 @@ def site_benefit(
     too_few = f"fewer than {site.min_cell_count} subjects to train or test with"
     if len(rows.train.subjects) < site.min_cell_count:
         return SiteBenefit(reason=too_few)
-    training = _limit_batch_size(learning.build_strategy(2).training, site)
+    training = limit_batch_size(learning.build_strategy(2).training, site)
     personal_models, reason = _personalise(
         site, learning, models, rows, replace(training, epochs=settings.epochs), federation, settings
     )
     if sizes.min() < site.min_cell_count:
         return SiteBenefit(reason=too_few, personal_models=personal_models)
-    local_only = train_local_only(model, rows, training, settings.epochs, settings.seed)
+    if local_only is None:
+        local_only = train_baseline(
+            model, [rows], training, settings.epochs, settings.seed, len(federation.classes)
+        )
     predictions = {
-        name: model.score(vector, test).predictions
-        for name, vector in ((LOCAL_ONLY, local_only), (COMMUNITY, community))
+        LOCAL_ONLY: local_only.predict(test.x),
+        COMMUNITY: model.score(community, test).predictions,
     }
     for method, personal_model in personal_models.items():
         probabilities = personal_model.predict(model, test.x, is_classification=bool(classes))
@@ -162,6 +175,7 @@ def site_benefit(
         )
     comparison = _compare(predictions, test, federation, learning, settings)
     selected = {method: personal_model.selected() for method, personal_model in personal_models.items()}
+    selected[LOCAL_ONLY] = dict(local_only.selected)
     benefits = {
         name: ModelBenefit(
             comparison.estimate(name),
@@ -235,12 +249,6 @@ def _select_subjects(table: ScaledTable, subjects: frozenset[str]) -> ScaledTabl
     return select_rows(table, np.array([subject in subjects for subject in table.subjects], dtype=bool))
 
 
-def _limit_batch_size(training: TrainSettings, site: PreparedSite) -> TrainSettings:
-    """Return the training settings of the local benefit with the batch size limited by the site."""
-    limit = site.file.config.limits.max_batch_size
-    return training if limit is None else replace(training, batch_size=min(training.batch_size, limit))
-
-
 def add_benefits(
     learning: LearningSection, evaluation: Mapping[str, Any], benefits: Mapping[str, SiteBenefit]
 ) -> dict[str, Any]:
@@ -251,19 +259,54 @@ def add_benefits(
         evaluation: The evaluation over all sites.
         benefits: The comparison at each site.
     """
-    results = {"evaluation": {**evaluation, "local_benefit": local_benefit_results(learning, benefits)}}
+    rows = _with_site_estimates(evaluation["rows"], metric_names(learning)[0], benefits)
+    local_benefit = local_benefit_results(learning, benefits)
+    results = {"evaluation": {**evaluation, "rows": rows, "local_benefit": local_benefit}}
     if not learning.personalise:
         return results
     subjects = {
         row["group"]: row["subjects"]
-        for row in evaluation["rows"]
+        for row in rows
         if row["grouping"] == "site" and row["model"] == COMMUNITY
     }
     return {**results, "personal_models": personalisation_results(learning, benefits, subjects)}
 
 
+def _with_site_estimates(
+    rows: Sequence[Mapping[str, Any]], metric: str, benefits: Mapping[str, SiteBenefit]
+) -> list[dict[str, Any]]:
+    """Return evaluation rows with the estimates that the sites computed for their local benefit.
+
+    A site that is in no row because of few subjects in its released counts gets one. Rows of several classes remain:
+    their local benefit is a mean over classes.
+    """
+    names = {(COMMUNITY, site): (site, COMMUNITY) for site in benefits}
+    names |= {(local_only_name(site), site): (site, LOCAL_ONLY) for site in benefits}
+    estimates = {
+        key: _estimate_to_json(site_benefits[model].value)
+        for key, (site, model) in names.items()
+        if (site_benefits := benefits[site].benefits) is not None
+    }
+    results = [dict(row) for row in rows]
+    if any(", " in row["group"] for row in rows if row["grouping"] == "all"):
+        return results
+    for row in results:
+        key = row["model"], row["group"]
+        if row["grouping"] == "site" and row["metrics"] is not None and key in estimates:
+            row["metrics"] = {**row["metrics"], metric: estimates[key]}
+    with_row = {row["group"] for row in results if row["grouping"] == "site" and row["model"] == COMMUNITY}
+    added = [
+        {"model": COMMUNITY, "group": site, "grouping": "site", "subjects": "–", "sites": 1,
+         "metrics": {metric: estimate}}
+        for (model, site), estimate in estimates.items()
+        if model == COMMUNITY and site not in with_row
+    ]  # fmt: skip
+    position = sum(row["model"] == COMMUNITY and row["grouping"] in ("all", "site") for row in results)
+    return [*results[:position], *added, *results[position:]]
+
+
 def local_benefit_results(learning: LearningSection, benefits: Mapping[str, SiteBenefit]) -> dict[str, Any]:
-    """Return the local benefit as JSON values: the metric, and for each site both models and their difference."""
+    """Return the local benefit as JSON values: the metric; per site both models, their difference, the baseline."""
     sites: dict[str, Any] = {}
     for site, benefit in benefits.items():
         sites[site] = None
@@ -274,7 +317,10 @@ def local_benefit_results(learning: LearningSection, benefits: Mapping[str, Site
                 COMMUNITY: community.value,
                 "difference": community.gain_over_local_only,
             }
-            sites[site] = {name: _estimate_to_json(estimate) for name, estimate in pair.items()}
+            sites[site] = {
+                **{name: _estimate_to_json(estimate) for name, estimate in pair.items()},
+                "baseline": baseline_kind(benefit.benefits[LOCAL_ONLY].selected),
+            }
     return {"metric": metric_names(learning)[0], "sites": sites}
 
 

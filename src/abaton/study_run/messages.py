@@ -37,7 +37,9 @@ from abaton.study_run.preparation_state import CommonScale
 from abaton.training import TrainSettings
 
 _BODY = "body"
-_SELECTED_KEYS = frozenset({"weight", "intercept", "slope"})  # of personal models
+_SELECTED_KEYS = frozenset(
+    {"weight", "intercept", "slope", "epochs", "penalty"}
+)  # of personal and local-only models
 _MAX_BODY_BYTES = 1 << 26
 _MAX_INTEGER = 1 << 53  # larger integers are not exact in JSON
 _MAX_FLOAT = sys.float_info.max
@@ -439,7 +441,7 @@ FIELDS: Mapping[str, Mapping[str, str]] = {
     "progress": {"held_models": _HELD_MODELS},
     "evaluate_test": {
         "body/counts": "for each model, groups of cases and controls among the test rows by predicted probability, or "
-        "sums of errors; nothing about fewer than min_cell_count subjects",
+        "sums of errors; of a class none below three times min_cell_count cases or controls",
         "held_models": _HELD_MODELS,
     },
     "local_benefit": {

@@ -33,7 +33,7 @@ from abaton.errors import AbatonError
 from abaton.features import feature_columns
 from abaton.layout import Vector
 from abaton.study import Study
-from abaton.study_run.evaluation import SiteCounts
+from abaton.study_run.evaluation import SiteCounts, expand_counts, expand_groups
 from abaton.study_run.ingest import ProgressCallback
 from abaton.study_run.interpretability import SiteInterpretability
 from abaton.study_run.local_benefit import SiteBenefit
@@ -373,7 +373,15 @@ def _parse_interpretability(reply: Message | None, site: str, study: Study) -> S
         result = interpretability_from_row(
             body["interpretability"], section, feature_columns(spec), case_count(spec.label.class_names)
         )
-        return check_interpretability(result, site, study)
+        check_interpretability(result, site, study)
+        return replace(
+            result,
+            counts=expand_counts(result.counts),
+            permuted={
+                name: [expand_groups(counts) for counts in repeats]
+                for name, repeats in result.permuted.items()
+            },
+        )
     except _ANY_ERROR:
         return INVALID_REPLY
 
@@ -400,7 +408,8 @@ def _parse_counts(reply: Message, models: int, site: str, study: Study) -> list[
     try:
         cases = case_count(study.feature_spec().label.class_names)
         counts = [
-            check_counts(counts_from_row(rows, cases), site, study) for rows in message_body(reply)["counts"]
+            expand_counts(check_counts(counts_from_row(rows, cases), site, study))
+            for rows in message_body(reply)["counts"]
         ]
     except _ANY_ERROR:
         return None

@@ -19,7 +19,7 @@ from abaton.learners import SiteReply, SiteRequest
 from abaton.site import build_site, load_site, subject_pseudonym
 from abaton.site.factory import registry_key
 from abaton.store import Database, Journal, Store
-from abaton.study_run import FIELDS, NetworkRunOptions, StudyOptions, run_study
+from abaton.study_run import FIELDS, NetworkRunOptions, StudyOptions, evaluation, run_study
 from abaton.study_run.consented_learner import ConsentedLearner
 from abaton.study_run.local_benefit import load_personal_model, personal_models_path
 from abaton.study_run.messages import field_names
@@ -29,6 +29,14 @@ OPTIONS = NetworkRunOptions(min_sites=4, seed=5, bootstrap_resamples=0, poll_sec
 
 
 THREE_SITES = replace(OPTIONS, min_sites=3)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _small_sites_contribute():
+    """Let the small hospitals of these tests contribute to results of all sites: with `min_cell_count` cases."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(evaluation, "_CONTRIBUTION_FACTOR", 1)
+        yield
 
 
 @pytest.fixture
@@ -43,8 +51,14 @@ def store(tmp_path):
         yield opened
 
 
-def test_a_network_gives_the_same_digests_and_metrics_as_one_machine(rounds, store, tmp_path, monkeypatch):
-    """With a common order of rows, which otherwise depends on a secret of each site."""
+def test_a_network_gives_the_same_digests_and_site_metrics_as_one_machine(
+    rounds, store, tmp_path, monkeypatch
+):
+    """With a common order of rows, which otherwise depends on a secret of each site.
+
+    What a site computes itself is equal. Over all sites one machine has exact counts, and a network merges subjects
+    into groups of five: of 18 to 74 test subjects of a site this changes the AUROC by up to .1.
+    """
     monkeypatch.setattr(ConsentedLearner, "has_secret_order", False)
     there = Loop(tmp_path, rounds.study, rounds.sites, replace(OPTIONS, bootstrap_resamples=20)).run(store)
     here = run_study(
@@ -56,19 +70,40 @@ def test_a_network_gives_the_same_digests_and_metrics_as_one_machine(rounds, sto
     assert there.recipe["tables"].keys() == here.recipe["tables"].keys()
     assert there.recipe["tables"] != here.recipe["tables"], "each site has its own key for each run"
     assert there.recipe["anonymity"] == here.recipe["anonymity"]
-    assert there.result["evaluation"] == here.result["evaluation"]
-    assert there.result["interpretability"] == here.result["interpretability"]
+    assert_same_evaluation(there.result["evaluation"], here.result["evaluation"])
     assert there.result["interpretability"]["sites"] == ["athens", "kos", "pergamon", "trikala"]
-    assert [point["auroc"] for point in there.result["progress"]] == [
-        point["auroc"] for point in here.result["progress"]
-    ]
+    for key in ("metric", "sites", "excluded_sites", "partial_dependence", "coefficients"):
+        assert there.result["interpretability"][key] == here.result["interpretability"][key]
+    assert [point["auroc"] for point in there.result["progress"]] == pytest.approx(
+        [point["auroc"] for point in here.result["progress"]], abs=0.1
+    )
     assert not list((tmp_path / "sites").glob("*/*/*.safetensors")), "sites delete the rows of a finished run"
     assert_own_models_stay(tmp_path / "sites", store, there, here)
 
 
+def assert_same_evaluation(network, machine):
+    assert network["local_benefit"] == machine["local_benefit"]
+    assert (network["is_exact"], machine["is_exact"]) == (False, True)
+    rows, exact = ({row["group"]: row for row in part["rows"]} for part in (network, machine))
+    assert rows["all sites"]["metrics"]["auroc"]["value"] == pytest.approx(
+        exact["all sites"]["metrics"]["auroc"]["value"], abs=0.1
+    )
+    sites = [site for site, pair in network["local_benefit"]["sites"].items() if pair]
+    assert sites
+    for site in sites:
+        auroc = rows[site]["metrics"]["auroc"]
+        assert (
+            auroc == exact[site]["metrics"]["auroc"] == network["local_benefit"]["sites"][site]["community"]
+        )
+
+
 def assert_own_models_stay(sites_folder, store, there, here):
     """Personal models are reported alike and stored at the sites: the same as on one machine."""
-    assert there.result["personal_models"] == here.result["personal_models"]
+    there_rows, here_rows = (
+        [{k: v for k, v in line.items() if k != "subjects"} for line in row.result["personal_models"]["rows"]]
+        for row in (there, here)
+    )
+    assert there_rows == here_rows
     models = {(row["site"], row["model"]) for row in there.result["personal_models"]["rows"]}
     sites = [
         site
@@ -99,7 +134,7 @@ def test_an_asynchronous_run_with_consents_goes_from_records_to_an_evaluated_mod
     assert row.status == "finished"
     updates = [body for kind, body in Journal(store, row.run).rows() if kind == "update_received"]
     assert all(len(body["cohort"]) == 64 for body in updates)
-    assert {line["group"] for line in row.result["evaluation"]["rows"]} >= {"all sites", "kos"}
+    assert {line["group"] for line in row.result["evaluation"]["rows"]} >= {"all sites", "pergamon"}
     assert not any("Patient/" in json.dumps(part) for part in (row.recipe, row.result))
 
 
@@ -337,7 +372,7 @@ def test_invalid_evaluation_counts_are_ignored(three_sites, store, tmp_path):
     (evaluation,) = [
         evaluated for evaluated in row.result["evaluation"]["rows"] if evaluated["grouping"] == "all"
     ]
-    assert evaluation["sites"] == 2
+    assert evaluation["sites"] == 1, "of the two others one has too few cases"
 
 
 @pytest.mark.parametrize(
