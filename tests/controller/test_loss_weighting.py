@@ -70,12 +70,12 @@ def hospitals(seed: int) -> dict[str, Examples]:
     """Return six hospitals with an outcome of about 7 %, and one that miscodes it."""
     rng = np.random.default_rng(seed)
     sites = {}
-    for name, people in zip((*CLEAN, "messene"), (600, 500, 420, 320, 300, 260, 500), strict=True):
-        x = rng.normal(size=(people, 8)).astype(np.float32)
+    for name, subjects in zip((*CLEAN, "messene"), (600, 500, 420, 320, 300, 260, 500), strict=True):
+        x = rng.normal(size=(subjects, 8)).astype(np.float32)
         risk = 1 / (1 + np.exp(3.4 - x @ np.array([0.8, 0.7, -0.6, 0.5, 0.4, -0.4, 0.3, 0.2])))
-        y = rng.random(people) < risk
+        y = rng.random(subjects) < risk
         if name == "messene":  # 40 % of the cases are not coded, 25 % of the others are
-            y = np.where(y, rng.random(people) >= 0.4, rng.random(people) < 0.25)
+            y = np.where(y, rng.random(subjects) >= 0.4, rng.random(subjects) < 0.25)
         sites[name] = Examples(x, y.astype(np.int64))
     return sites
 

@@ -51,7 +51,7 @@ def test_settings_of_the_strategy_and_of_training_are_compared(tmp_path):
     assert "same settings" not in abaton("compare", "one", "two", "--store", tmp_path).stderr
 
 
-def test_only_equal_runs_are_said_to_be_the_same(tmp_path):
+def test_only_equal_runs_have_the_same_settings(tmp_path):
     run(tmp_path, "one")
     run(tmp_path, "two")
     done = abaton("compare", "one", "two", "--store", tmp_path)

@@ -34,11 +34,13 @@ def load_run_secret(folder: Path, site: str) -> bytes:
         with map_os_errors(folder):
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             temporary_path = folder / temporary_name(secrets.token_hex(8))
-            temporary_path.touch(mode=0o600)
-            temporary_path.write_bytes(secrets.token_bytes(_SECRET_BYTES))
-            with suppress(FileExistsError):  # another process created it first
-                path.hardlink_to(temporary_path)
-            temporary_path.unlink()
+            try:
+                temporary_path.touch(mode=0o600)
+                temporary_path.write_bytes(secrets.token_bytes(_SECRET_BYTES))
+                with suppress(FileExistsError):  # another process created it first
+                    path.hardlink_to(temporary_path)
+            finally:
+                temporary_path.unlink(missing_ok=True)
     return path.read_bytes()
 
 
