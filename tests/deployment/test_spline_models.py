@@ -16,15 +16,18 @@ from abaton.deployment.model_export import to_onnx
 from abaton.deployment.prediction import predict
 from abaton.deployment.sklearn_export import to_estimator
 from abaton.errors import SettingsError
-from abaton.features import SplineBasis
+from abaton.features import FeatureColumn, FeatureTable, SplineBasis
 from abaton.federation import Run
 from abaton.lab.demo import NOW, make_demo
 from abaton.lab.synthetic_hospitals import FOUR_HOSPITALS
 from abaton.models import Examples
 from abaton.report import render_report
+from abaton.site import load_site
 from abaton.store import Store
 from abaton.study import InterpretabilitySection, study_from_json, study_from_toml, write_bundle, write_toml
 from abaton.study_run import StudyOptions, run_study
+from abaton.study_run.outbound_preview import preview_fields
+from abaton.study_run.site_run_state import PendingTable, SiteRunFolder
 
 KNOTS = {"age": (45.0, 62.0, 79.0), "systolic": (112.0, 139.0, 166.0), "creatinine": (0.62, 1.0, 1.62)}
 
@@ -167,3 +170,16 @@ def test_the_sites_test_rows_have_the_columns_of_the_splines(splined):
         splined.vector(), Examples(splined.scale_rows(x), np.zeros(20, np.int64))
     ).predictions
     np.testing.assert_array_equal(scored, splined.predict(x))
+
+
+def test_a_networked_site_stores_and_trains_splined_rows(splined, tmp_path):
+    site = Path(splined.store.folder).parent / "hospitals" / "athens" / "site.toml"
+    study = study_from_toml(splined.row.recipe["settings"]["study"])
+    messages = {field.message_type for field in preview_fields(load_site(site), study, tmp_path)}
+    assert {"scale", "train", "evaluate_test", "interpretability"} <= messages
+    spline = SplineBasis((45.0, 62.0, 79.0), is_log=True)
+    columns = (FeatureColumn("age", "age", True, True, spline), FeatureColumn("sex", "sex"))
+    table = FeatureTable(columns, np.ones((3, 2)), np.zeros(3, np.int64), ("no", "yes"), ("a", "b", "c"))
+    folder = SiteRunFolder(tmp_path / "run")
+    folder.store_table(PendingTable(table, {}))
+    assert folder.pending_table().table.columns == columns

@@ -95,7 +95,7 @@ def test_little_incomplete_follow_up_is_tolerated_and_counted():
     assert result.table.y.mean() == pytest.approx(0.2, rel=0.1)
 
 
-def test_without_labels_follow_up_is_not_judged():
+def test_follow_up_is_not_checked_without_labels():
     records = population(0.5, count=50)
     assert build_features(plan(SEX, label=EVENT, index_date=INDEX), records, labelled=False).table is not None
 
