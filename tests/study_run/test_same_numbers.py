@@ -47,10 +47,10 @@ def text_rows(text: str, mark: str) -> list[list[str]]:
 def metric_cells(rows: list[list[str]], group: str) -> set[str]:
     """Return the first metric of the community model in the rows of a group."""
     estimate = re.compile(r"\d\.\d{3} \(\d\.\d{3} to \d\.\d{3}\)|too few")
-    found = [row for row in rows if group in row and ("community" in row or row[0] == group)]
+    selected = [row for row in rows if group in row and ("community" in row or row[0] == group)]
     return {
         next(cell for cell in row if estimate.fullmatch(cell))
-        for row in found
+        for row in selected
         if any(map(estimate.fullmatch, row))
     }
 
@@ -73,7 +73,7 @@ def test_one_run_has_the_same_numbers_everywhere(four, tmp_path, monkeypatch):
     assert typed("report", row.run, "-o", "report.html").returncode == 0
     assert typed("model", "card", row.run, "-o", "card.md").returncode == 0
     report, card = (tmp_path / "report.html").read_text(), (tmp_path / "card.md").read_text()
-    places = {
+    outputs = {
         "terminal": text_rows(terminal, "│"),
         "report": html_rows(report),
         "card": text_rows(card, "|"),
@@ -89,10 +89,10 @@ def test_one_run_has_the_same_numbers_everywhere(four, tmp_path, monkeypatch):
         groups_with_metrics += 1
         auroc = line["metrics"]["auroc"]
         shown = f"{auroc['value']:.3f} ({auroc['low']:.3f} to {auroc['high']:.3f})"
-        for place in ("terminal", "report", "card"):
-            assert metric_cells(places[place], group) == {shown}, (place, group)
+        for output in ("terminal", "report", "card"):
+            assert metric_cells(outputs[output], group) == {shown}, (output, group)
         if line["grouping"] not in ("all", "site"):
-            assert metric_cells(places["dashboard"], group) == {shown}
+            assert metric_cells(outputs["dashboard"], group) == {shown}
     assert groups_with_metrics > 3
 
     benefits = {benefit["site"]: benefit for benefit in data["local_benefit"]}
@@ -106,11 +106,11 @@ def test_one_run_has_the_same_numbers_everywhere(four, tmp_path, monkeypatch):
         assert benefit["community"] == rows[site]["metrics"]["auroc"], "one estimate of a site and a model"
         assert benefit["local_only"] == local_only[site]["metrics"]["auroc"]
         values = [f"{benefit[name]['value']:.3f}" for name in ("local_only", "community")]
-        assert [site, *values] in [cells[:3] for cells in places["terminal"]]
-        for place in ("report", "dashboard"):
+        assert [site, *values] in [cells[:3] for cells in outputs["terminal"]]
+        for output in ("report", "dashboard"):
             (cells,) = [
                 cells
-                for cells in places[place]
+                for cells in outputs[output]
                 if cells and cells[0].startswith(f"{site} ") and " subjects" in cells[0]
             ]
             assert [cell.split()[0] for cell in cells[1:3]] == values

@@ -157,12 +157,14 @@ def local_benefit_text(benefits: Sequence[Mapping[str, Any]]) -> str:
         verdict: sum(benefit["verdict"] == verdict for benefit in benefits)
         for verdict in (BETTER, WORSE, TOO_FEW)
     }
-    evaluated, few = len(benefits) - counts[TOO_FEW], counts[TOO_FEW]
+    evaluated, others = len(benefits) - counts[TOO_FEW], counts[TOO_FEW]
     if not evaluated:
         return "No site has enough test subjects to compare the community model with its local-only model."
     better = f"{counts[BETTER] or 'none'} of {evaluated} {'site' if evaluated == 1 else 'sites'}"
     not_evaluated = (
-        f" {few} other {'site has' if few == 1 else 'sites have'} too few test subjects." if few else ""
+        f" {others} other {'site has' if others == 1 else 'sites have'} too few test subjects."
+        if others
+        else ""
     )
     return (
         f"Compared with each site's local-only model, the community model is clearly better at {better} "

@@ -145,12 +145,14 @@ def evaluation_groups(
     for name, groups in site.groups.items():
         labels = np.array(groups, object)
         masks = {group: eligible & (labels == group) for group in sorted(set(labels[eligible].tolist()))}
-        if is_exact or not _reveals_few(site, eligible, list(masks.values())):
+        if is_exact or not _reveals_small_counts(site, eligible, list(masks.values())):
             subsets += [(EvaluationGroup(f"{name}: {group}", name), rows) for group, rows in masks.items()]
     return subsets
 
 
-def _reveals_few(site: PreparedSite, eligible: NDArray[np.bool_], masks: Sequence[NDArray[np.bool_]]) -> bool:
+def _reveals_small_counts(
+    site: PreparedSite, eligible: NDArray[np.bool_], masks: Sequence[NDArray[np.bool_]]
+) -> bool:
     """Return whether the evaluation groups of an input reveal a count below `min_cell_count` by differencing."""
     min_cell_count, y = site.min_cell_count, site.test.y
     if min(int(rows.sum()) for rows in masks) < min_cell_count:
@@ -325,9 +327,9 @@ def _groups_to_evaluate(site_counts: Sequence[SiteCounts], min_cell_count: int) 
         group: sum(evaluated_subjects(part) for part in _contributions(site_counts, group))
         for group in groups
     }
-    few = {group.grouping for group, size in sizes.items() if 0 < size < min_cell_count} - {"all", "site"}
+    small = {group.grouping for group, size in sizes.items() if 0 < size < min_cell_count} - {"all", "site"}
     selected = [
-        group for group in groups if group.grouping == "all" or (sizes[group] and group.grouping not in few)
+        group for group in groups if group.grouping == "all" or (sizes[group] and group.grouping not in small)
     ]
     return sorted(selected, key=group_order)
 
