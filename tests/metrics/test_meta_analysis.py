@@ -7,11 +7,15 @@ import pytest
 from scipy.stats import t
 
 from abaton.metrics.classification import MetricEstimate
-from abaton.metrics.meta_analysis import auroc_difference, auroc_interval, auroc_with_error, combine_auroc
+from abaton.metrics.meta_analysis import AurocEstimate, auroc_difference, combine_auroc, estimate_auroc
 
 
 def logistic(x):
     return 1 / (1 + np.exp(-x))
+
+
+def combine(values, errors):
+    return combine_auroc([AurocEstimate(v, e, 50.0, 30) for v, e in zip(values, errors, strict=True)])
 
 
 def test_the_error_of_an_auroc_is_delongs():
@@ -23,7 +27,7 @@ def test_the_error_of_an_auroc_is_delongs():
             continue
         wins = (scores[labels][:, None] > scores[~labels]) + (scores[labels][:, None] == scores[~labels]) / 2
         variance = wins.mean(1).var(ddof=1) / labels.sum() + wins.mean(0).var(ddof=1) / (~labels).sum()
-        assert auroc_with_error(scores, labels) == pytest.approx((wins.mean(), np.sqrt(variance)))
+        assert estimate_auroc(scores, labels)[:2] == pytest.approx((wins.mean(), np.sqrt(variance)))
 
 
 def test_it_is_the_meta_analysis_of_statsmodels():
@@ -32,7 +36,7 @@ def test_it_is_the_meta_analysis_of_statsmodels():
         rng = np.random.default_rng(seed)
         sites = int(rng.integers(2, 12))
         values, errors = rng.uniform(0.55, 0.95, sites), rng.uniform(0.01, 0.08, sites)
-        result = combine_auroc(values, errors)
+        result = combine(values, errors)
         logits, scaled = np.log(values / (1 - values)), errors / (values * (1 - values))
         with np.errstate(invalid="ignore"):
             reference = combine_effects(logits, scaled**2, method_re="chi2", use_t=True)
@@ -56,8 +60,8 @@ def test_it_is_the_meta_analysis_of_statsmodels():
 
 
 def test_sites_without_an_error_are_dropped():
-    assert combine_auroc([0.8, 1.0], [0.05, 0.0]) is None
-    assert combine_auroc([0.8, 1.0, 0.7], [0.05, 0.0, 0.04]).sites == 2
+    assert combine([0.8, 1.0], [0.05, 0.0]) is None
+    assert combine([0.8, 1.0, 0.7], [0.05, 0.0, 0.04]).sites == 2
 
 
 @pytest.mark.parametrize("tau", [0.0, 0.4])
@@ -66,33 +70,33 @@ def test_the_interval_of_the_mean_covers_as_often_as_it_says(tau):
     for _ in range(repeats):
         errors = rng.uniform(0.2, 0.4, 6)
         values = logistic(1.2 + tau * rng.normal(size=6) + errors * rng.normal(size=6))
-        mean = combine_auroc(values, errors * values * (1 - values)).mean
+        mean = combine(values, errors * values * (1 - values)).mean
         covered += mean.low <= logistic(1.2) <= mean.high
     assert 0.92 <= covered / repeats <= 0.98
 
 
-@pytest.mark.parametrize(("count", "prevalence"), [(100, 0.15), (100, 0.4), (300, 0.15), (400, 0.05)])
-def test_the_difference_of_two_groups_covers_as_often_as_it_says(count, prevalence):
+@pytest.mark.parametrize("shifts", [(1.2, 0.8), (2.5, 1.5), (0.3, 0.0)])
+@pytest.mark.parametrize(("cases", "controls"), [(15, 50), (15, 300), (40, 60)])
+def test_the_difference_of_two_groups_covers_as_often_as_it_says(cases, controls, shifts):
     from statistics import NormalDist
 
-    rng, covered, repeats = np.random.default_rng(4), [], 1200
-    for _ in range(repeats):
-        estimates = []
-        for shift in (1.2, 0.8):
-            labels = rng.random(count) < prevalence
-            if min(labels.sum(), count - labels.sum()) < 10:
-                break
-            estimates.append(
-                auroc_interval(*auroc_with_error(rng.normal(size=count) + shift * labels, labels))
+    rng, covered = np.random.default_rng(4), []
+    labels = np.arange(cases + controls) < cases
+    first, second = (NormalDist().cdf(shift / np.sqrt(2)) for shift in shifts)
+    for _ in range(1200):
+        difference = auroc_difference(
+            *(
+                estimate_auroc(rng.normal(size=len(labels)) + shift * labels, labels).interval()
+                for shift in shifts
             )
-        else:
-            difference = auroc_difference(*estimates)
-            true = NormalDist().cdf(1.2 / np.sqrt(2)) - NormalDist().cdf(0.8 / np.sqrt(2))
-            covered.append(difference.low <= true <= difference.high)
+        )
+        covered.append(difference.low <= first - second <= difference.high)
     assert 0.92 <= np.mean(covered) <= 0.98
 
 
-def test_an_auroc_of_one_has_no_interval():
-    estimate = auroc_interval(1.0, 0.0)
+def test_few_cases_and_an_auroc_of_one_have_no_interval():
+    labels = np.arange(200) < 14
+    assert np.isnan(estimate_auroc(np.random.default_rng(0).normal(size=200), labels).interval().low)
+    estimate = AurocEstimate(1.0, 0.0, 10.0, 30).interval()
     assert np.isnan(estimate.low)
     assert np.isnan(auroc_difference(estimate, MetricEstimate(0.7, 0.6, 0.8)).low)

@@ -173,11 +173,13 @@ def demo(
 
 def _run_data(store: Store, row: RunRow) -> dict[str, Any]:
     """Return the data of a study run that `abaton run` prints."""
+    from abaton.report.cohort_flow import complete_cohorts
+
     result = row.result or {}
     return {
         **summary(store, row),
         "study": dict(row.recipe["study"]),
-        "sites": {name: dict(released) for name, released in row.recipe["cohort_reports"].items()},
+        "sites": complete_cohorts(row.recipe["cohort_reports"], row.result),
         "excluded_sites": dict(row.recipe["excluded_sites"]),
         "anonymity": row.recipe["anonymity"],
         "tables": dict(row.recipe["tables"]),

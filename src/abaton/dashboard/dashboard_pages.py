@@ -35,7 +35,7 @@ from abaton.report import (
     settings_of,
     shorten_name,
 )
-from abaton.report.cohort_flow import cohort_flow_data
+from abaton.report.cohort_flow import cohort_flow_data, complete_cohorts
 from abaton.report.findings import local_benefits, main_finding
 from abaton.report.html_renderer import environment, format_bytes, plotly_style_markers
 from abaton.report.pages import colours_of
@@ -159,7 +159,9 @@ def _findings(row: RunRow) -> dict[str, Any]:
             for group in rows
             if group["model"] == "community" and group["grouping"] not in ("all", "site")
         ],
-        "flow": cohort_flow_data(row.recipe.get("cohort_reports", {})) if finding else [],
+        "flow": cohort_flow_data(complete_cohorts(row.recipe.get("cohort_reports", {}), row.result))
+        if finding
+        else [],
         "colours": colours_of(evaluation) if rows else {},
         "has_report": "digest" in (row.result or {}),
     }

@@ -22,6 +22,20 @@ _LABELS = {
 }
 
 
+def complete_cohorts(
+    cohort_reports: Mapping[str, Mapping[str, Any]], result: Mapping[str, Any] | None
+) -> dict[str, dict[str, Any]]:
+    """Return the cohort reports with the flow up to the evaluated subjects, where the run's result has it.
+
+    One attrition of a site is shown: two with different suppressed counts could be compared.
+    """
+    complete = ((result or {}).get("cohort_description") or {}).get("attrition", {})
+    return {
+        site: {**cohort, "attrition": complete[site]} if site in complete else dict(cohort)
+        for site, cohort in cohort_reports.items()
+    }
+
+
 def cohort_flow_data(sites: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return each stage of the cohort flow: subjects of all sites, a bar per site, and exclusions before it.
 

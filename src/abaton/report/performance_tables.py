@@ -122,12 +122,12 @@ def heterogeneity_text(heterogeneity: Mapping[str, Any] | None) -> str:
 def group_table(groups: Sequence[Mapping[str, Any]]) -> Table:
     """Return the table of performance by group, with the difference to all other subjects."""
     rows: list[Row] = [
-        (row["group"], format_interval(row["auroc"]), format_interval(row["others"]),
-         format_difference(row["difference"]), format_interval(row["observed_expected"]))
-        if "auroc" in row else (row["group"], *[_TOO_FEW] * 4)
+        (row["group"], format_interval(row["auroc"]), format_difference(row["difference"]),
+         format_interval(row["observed_expected"]))
+        if "auroc" in row else (row["group"], *[_TOO_FEW] * 3)
         for row in groups
     ]  # fmt: skip
-    return ("group", "AUROC", "AUROC of all others", "difference", "O:E"), rows
+    return ("group", "AUROC", "difference to all others", "O:E"), rows
 
 
 def validation_table(validation: Mapping[str, Any]) -> Table:

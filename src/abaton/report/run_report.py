@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from abaton.errors import SettingsError
+from abaton.report.cohort_flow import complete_cohorts
 from abaton.report.findings import local_benefits, main_finding
 from abaton.report.learner_figures import activity_figures
 from abaton.report.run_tables import method_settings, run_origin
@@ -73,7 +74,7 @@ def make_run_report(
         "status": row.status,
         "study": recipe["study"],
         "cohort": {
-            "sites": _complete_attrition(recipe["cohort_reports"], result),
+            "sites": complete_cohorts(recipe["cohort_reports"], result),
             "excluded_sites": recipe["excluded_sites"],
         },
         "privacy": {
@@ -110,20 +111,6 @@ def _robustness(result: Mapping[str, Any]) -> dict[str, Any]:
     counts = ("clipped_updates", "capped_updates", "capped_evaluations")
     setting = result.get("robustness", "none")
     return {"setting": setting, **({key: result[key] for key in counts} if setting == "capped" else {})}
-
-
-def _complete_attrition(
-    cohort_reports: Mapping[str, Mapping[str, Any]], result: Mapping[str, Any]
-) -> dict[str, dict[str, Any]]:
-    """Return the cohorts of a run's report with the attrition up to the evaluated subjects, where it is known.
-
-    One attrition of a site is shown: two with different suppressed counts could be compared.
-    """
-    complete = (result.get("cohort_description") or {}).get("attrition", {})
-    return {
-        site: {**cohort, "attrition": complete[site]} if site in complete else dict(cohort)
-        for site, cohort in cohort_reports.items()
-    }
 
 
 def _spent_epsilon(models: Sequence[ModelRow]) -> float | None:

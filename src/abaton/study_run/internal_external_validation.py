@@ -21,7 +21,7 @@ from abaton.features import ColumnStatistics, ScaledTable, column_statistics, po
 from abaton.federation.federation import Federation
 from abaton.federation.participants import LocalSite
 from abaton.metrics.calibration_curve import calibration_slope_estimate, observed_expected_ratio
-from abaton.metrics.meta_analysis import auroc_interval, auroc_with_error, combine_auroc
+from abaton.metrics.meta_analysis import combine_auroc, estimate_auroc
 from abaton.store import Store
 from abaton.study import LearningSection, Study
 from abaton.study_run.consented_learner import select_rows, to_examples
@@ -88,7 +88,7 @@ def validate_by_site(
         run: Name of the study's run; the runs without a site are named after it.
     """
     sites, level = {}, learning.evaluation.confidence_level
-    values, errors = [], []
+    estimates = []
     pairs = list(zip(prepared.sites, prepared.splits, strict=True))
     for omitted, split in pairs:
         others = [
@@ -112,15 +112,13 @@ def validate_by_site(
         probabilities = _predict_omitted(
             learning, prepared, (omitted, split), others, subjects, profiles, seed, name
         )
-        value, error = auroc_with_error(probabilities, labels)
-        values.append(value)
-        errors.append(error)
+        estimates.append(estimate_auroc(probabilities, labels))
         row["metrics"] = {
-            "auroc": estimate_to_json(auroc_interval(value, error, level)),
+            "auroc": estimate_to_json(estimates[-1].interval(level)),
             "calibration_slope": estimate_to_json(calibration_slope_estimate(probabilities, labels, level)),
             "observed_expected": estimate_to_json(observed_expected_ratio(probabilities, labels, level)),
         }
-    combined = combine_auroc(values, errors, level)
+    combined = combine_auroc(estimates, level)
     return {"sites": sites, "auroc": None if combined is None else asdict(combined)}
 
 

@@ -23,7 +23,7 @@ from abaton.metrics.calibration_curve import (
     smooth_calibration,
 )
 from abaton.metrics.classification import MetricEstimate
-from abaton.metrics.meta_analysis import auroc_difference, auroc_interval, auroc_with_error, combine_auroc
+from abaton.metrics.meta_analysis import auroc_difference, combine_auroc, estimate_auroc
 from abaton.models import Model
 from abaton.study_run.consented_learner import to_examples
 from abaton.study_run.preparation import PreparedSites
@@ -107,21 +107,19 @@ def _calibration(test: HeldOutPredictions, level: float) -> dict[str, Any] | Non
 def site_heterogeneity(test: HeldOutPredictions, level: float) -> dict[str, Any]:
     """Return the performance of predictions at each site and the random-effects meta-analysis of the AUROC."""
     sites: dict[str, Any] = {}
-    values, errors = [], []
+    estimates = []
     for name in sorted(set(test.sites.tolist())):
         members = test.sites == name
         probabilities, labels = test.probabilities[members], test.labels[members]
         if not has_enough(labels):
             sites[name] = None
             continue
-        value, error = auroc_with_error(probabilities, labels)
-        values.append(value)
-        errors.append(error)
+        estimates.append(estimate_auroc(probabilities, labels))
         sites[name] = {
-            "auroc": estimate_to_json(auroc_interval(value, error, level)),
+            "auroc": estimate_to_json(estimates[-1].interval(level)),
             "observed_expected": estimate_to_json(observed_expected_ratio(probabilities, labels, level)),
         }
-    combined = combine_auroc(values, errors, level)
+    combined = combine_auroc(estimates, level)
     return {"sites": sites, "auroc": None if combined is None else asdict(combined)}
 
 
@@ -145,7 +143,7 @@ def group_differences(test: HeldOutPredictions, level: float) -> list[dict[str, 
             row: dict[str, Any] = {"group": f"{name}: {group}", "grouping": name}
             if has_enough(test.labels[members]) and has_enough(test.labels[~members]):
                 estimates = [
-                    auroc_interval(*auroc_with_error(test.probabilities[part], test.labels[part]), level)
+                    estimate_auroc(test.probabilities[part], test.labels[part]).interval(level)
                     for part in (members, ~members)
                 ]
                 ratio = observed_expected_ratio(test.probabilities[members], test.labels[members], level)
