@@ -16,6 +16,8 @@ from abaton.errors import RefusedError
 from abaton.federation.federation import state_folder
 from abaton.governance import ConsentRegistry, metadata
 from abaton.learners import SiteReply, SiteRequest
+from abaton.report.pages import render_run_report
+from abaton.report.run_report import make_run_report
 from abaton.site import build_site, load_site, subject_pseudonym
 from abaton.site.factory import registry_key
 from abaton.store import Database, Journal, Store
@@ -95,6 +97,39 @@ def assert_same_evaluation(network, machine):
         assert (
             auroc == exact[site]["metrics"]["auroc"] == network["local_benefit"]["sites"][site]["community"]
         )
+
+
+def test_small_sites_release_no_counts_and_have_their_own_metric(rounds, store, tmp_path, monkeypatch):
+    """Below 15 cases a site is in no result of several sites; its local benefit is its row."""
+    monkeypatch.setattr(evaluation, "_CONTRIBUTION_FACTOR", 3)
+    released = []
+
+    def intercept(service, message):
+        reply = service.reply(message)
+        if message.message_type == "evaluate_test":
+            released.extend(json.loads(reply.attachments["body"])["counts"])
+        return reply
+
+    loop = Loop(tmp_path, rounds.study, rounds.sites, replace(OPTIONS, bootstrap_resamples=20))
+    loop.transport.intercept = intercept
+    row = loop.run(store)
+    sizes = [
+        [sum(bin_counts[i] for bin_counts in histogram) for i in (1, 2)]
+        for model_counts in released
+        for _, _, histograms in model_counts
+        for histogram in histograms
+    ]
+    assert sizes
+    assert all(min(pair) >= 15 or pair == [0, 0] for pair in sizes), "never controls without their cases"
+    rows = {line["group"]: line for line in row.result["evaluation"]["rows"]}
+    pairs = row.result["evaluation"]["local_benefit"]["sites"]
+    without_counts = [site for site, pair in pairs.items() if pair and rows[site]["subjects"] == "–"]
+    assert without_counts
+    for site in without_counts:
+        assert rows[site]["metrics"] == {"auroc": pairs[site]["community"]}
+        assert rows["all sites"]["sites"] <= len(pairs) - len(without_counts)
+    page = render_run_report(make_run_report(row, []))
+    assert "as many controls" in page
 
 
 def assert_own_models_stay(sites_folder, store, there, here):
