@@ -67,7 +67,7 @@ def build(label, lost_fraction, **more):
 
 def test_a_label_that_incomplete_follow_up_biases_is_refused():
     result = build(EVENT, 0.5)
-    assert result.table is None  # with the censored subjects excluded, the risk would be .25 and not .2
+    assert result.table is None  # with the censored subjects excluded, the risk would be .28 and not .2
     (issue,) = [issue for issue in result.report.issues if issue.is_fatal]
     assert issue.reason is MissingReason.SHORT_FOLLOW_UP
     assert "survival" in issue.remedy
