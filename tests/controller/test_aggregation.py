@@ -152,7 +152,7 @@ def test_invalid_models_are_refused_before_the_sum_changes():
     assert np.array_equal(model_under_test.publish(), before)
 
 
-WHOLE = Layout(
+FULL_LAYOUT = Layout(
     [
         Tensor("weight", (4,), TensorRole.DENSE),
         Tensor("running_var", (3,), TensorRole.STATISTIC),
@@ -176,19 +176,19 @@ WHOLE = Layout(
 def test_statistics_stay_between_those_of_the_learners_and_frozen_tensors_unchanged(strategy_name, settings):
     """All updates start from version 0, whose variance is 100 times that of the data."""
     rng = np.random.default_rng(0)
-    start = rng.normal(size=WHOLE.size).astype(np.float32)
+    start = rng.normal(size=FULL_LAYOUT.size).astype(np.float32)
     start[4:7] = 1.0
     try:
         strategy = Strategy(learners=3, rounds=5, **{**STRATEGIES[strategy_name], **settings})
     except SettingsError:
         pytest.skip("the strategy does not support this setting")
-    model_under_test = community_model(strategy, WHOLE, CODEC, start)
+    model_under_test = community_model(strategy, FULL_LAYOUT, CODEC, start)
     for i in range(9):
         target = start.copy()
         target[:4] += rng.normal(size=4)
         target[4:7] = rng.uniform(0.005, 0.015, 3)
         key = CodecKey(b"round", f"site{i % 3}")
-        payload, _ = CODEC.encode(target - start, WHOLE, key, {})
+        payload, _ = CODEC.encode(target - start, FULL_LAYOUT, key, {})
         model_under_test.commit(0.3 + i / 7, start, payload, key)
         if i % 3 == 2 or not strategy_name.startswith("Sync"):
             version = model_under_test.publish()

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tests.federation.whole_models import examples, federation, model, normalised
+from tests.federation.network_examples import examples, federation, model, normalised
 from torch import nn
 
 from abaton.codecs import CodecKey, parse_codec
@@ -27,8 +27,10 @@ TRAINING = TrainSettings(epochs=2, batch_size=16, learning_rate=0.1)
 
 def metrics(network: str, folder: Path, **settings: object) -> dict[str, float]:
     """Return the metrics of a run on fresh rows, after comparing them with those of `run.model`."""
-    test = examples(network, 1001, 2000)
-    sites = {f"site{i}": examples(network, i, 240 + i) for i in range(4)}
+    data = [*(examples(network, i, 240 + i) for i in range(4)), examples(network, 1001, 2000)]
+    # In other units than the initial statistics, so that these would be wrong.
+    *rows, test = (Examples(4 * part.x, part.y) for part in data)
+    sites = {f"site{i}": examples for i, examples in enumerate(rows)}
     with Store(folder / network) as store:
         run = Federation(model(network), sites, test=test, **settings).run("run", store=store)
         classes = run.model(torch.from_numpy(test.x)).argmax(1).numpy()
@@ -76,8 +78,8 @@ def test_a_round_averages_the_statistics_that_pytorch_computes(tmp_path):
         for name, values in expected.items():
             values.append(module.state_dict()[name].numpy())
     with Store(tmp_path) as store:
-        plain = Strategy(rounds=1, training=training, seed=4)
-        run = Federation(network, sites, plain).run("run", store=store)
+        one_round = Strategy(rounds=1, training=training, seed=4)
+        run = Federation(network, sites, one_round).run("run", store=store)
         community = network.layout.views(run.vector())
     weights = [row_weight / 128 for row_weight in (96, 32)]
     for name, values in expected.items():
@@ -96,12 +98,12 @@ def test_noise_for_differential_privacy_is_refused(tmp_path):
 
 def test_fedbn_leaves_normalisation_layers_at_the_sites():
     """The sites measure in different units, so that no common statistics fit."""
-    whole = model("batch norm")
-    fedbn = PersonalLayersModel(whole, ["role:norm", "role:statistic"])
+    full_model = model("batch norm")
+    fedbn = PersonalLayersModel(full_model, ["role:norm", "role:statistic"])
     assert [t.name for t in fedbn.layout] == ["0.weight", "0.bias", "3.weight", "3.bias"]
     assert {t.role for t in fedbn.personal} == {TensorRole.NORM, TensorRole.STATISTIC}
     accuracy = {}
-    for network in (whole, fedbn):
+    for network in (full_model, fedbn):
         learners, tests = {}, {}
         for i in range(3):
             data, test = (examples("batch norm", 4 * (i + k), 200) for k in (0, 10))
@@ -125,7 +127,7 @@ def test_fedbn_leaves_normalisation_layers_at_the_sites():
         predictions = {n: network.score(vector, test, states[n]).predictions for n, test in tests.items()}
         accuracy[network] = np.mean([np.mean(p.argmax(1) == tests[n].y) for n, p in predictions.items()])
     assert accuracy[fedbn] > 0.85
-    assert accuracy[fedbn] > accuracy[whole] + 0.05
+    assert accuracy[fedbn] > accuracy[full_model] + 0.05
 
 
 COLUMNS = tuple("abcdef")

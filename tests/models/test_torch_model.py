@@ -315,11 +315,11 @@ def test_a_cumulative_average_counts_the_batches_of_one_task():
     )
     settings = TrainSettings(epochs=2, batch_size=50)
     start = model.initial(0)
-    whole = train_model(model, start, table(), settings, rng()).vector
+    full_model = train_model(model, start, table(), settings, rng()).vector
     epochs = model.epochs(start, table(), TrainingPlan(settings, rng(), should_stop=lambda: False))
     next(epochs)
     train_model(model, model.initial(1), table(50), settings, rng(8))
-    assert np.array_equal(next(epochs).vector, whole)
+    assert np.array_equal(next(epochs).vector, full_model)
 
 
 def test_tied_weights_stay_tied():
@@ -338,10 +338,10 @@ def test_tied_weights_stay_tied():
     data, start = Examples(x, (x + 1) % 9), model.initial(0)
     trained = train_model(model, start, data, TrainSettings(epochs=1, batch_size=9, learning_rate=0.5), rng())
 
-    plain = Tied()
-    plain.symbols.weight.data.copy_(torch.from_numpy(start.reshape(9, 4)))
-    nn.functional.cross_entropy(plain(torch.from_numpy(x)), torch.from_numpy(data.y)).backward()
-    expected = plain.symbols.weight - 0.5 * plain.symbols.weight.grad
+    reference = Tied()
+    reference.symbols.weight.data.copy_(torch.from_numpy(start.reshape(9, 4)))
+    nn.functional.cross_entropy(reference(torch.from_numpy(x)), torch.from_numpy(data.y)).backward()
+    expected = reference.symbols.weight - 0.5 * reference.symbols.weight.grad
     assert trained.vector.reshape(9, 4) == pytest.approx(expected.detach().numpy(), abs=1e-6)
     native = model.native_model(trained.vector)
     assert native.head.weight is native.symbols.weight
@@ -362,7 +362,7 @@ def test_buffers_that_a_vector_cannot_hold():
         TorchModel(lambda: Buffers(2**24 + 1))
 
 
-def test_a_variance_that_rounding_made_negative_is_zero():
+def test_a_negative_variance_counts_as_zero():
     model = TorchModel(lambda: nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4), nn.Linear(4, 2)))
     vector = model.initial(0)
     model.layout.views(vector)["1.running_var"][...] = -1e-3

@@ -49,7 +49,7 @@ class Tied(nn.Module):
         return self.head(x + torch.exp(self.mask))
 
 
-class Words(nn.Module):
+class Symbols(nn.Module):
     """Embedding of symbols with a padding row, whose weight is also that of the frozen reader."""
 
     def __init__(self) -> None:
@@ -75,7 +75,7 @@ NETWORKS = {
     "group norm": lambda: normalised(nn.GroupNorm(4, 16)),
     "dropout": lambda: nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Dropout(0.2), nn.Linear(16, 2)),
     "tied": Tied,
-    "embedding": Words,
+    "embedding": Symbols,
 }
 SITES, ROWS, ROUNDS = 3, 80, 12
 

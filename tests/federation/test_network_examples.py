@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tests.federation import whole_models
-from tests.federation.whole_models import NETWORKS, examples, federation
+from tests.federation import network_examples
+from tests.federation.network_examples import NETWORKS, examples, federation
 
 from abaton.federation import Run
 from abaton.metrics.predictions import score_metrics
@@ -27,7 +27,7 @@ def runs(tmp_path_factory):
     with Store(here) as store:
         own = {name: federation(name).run(name.replace(" ", "-"), store=store) for name in NETWORKS}
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
-        command = [sys.executable, "-m", whole_models.__name__, str(here), str(there)]
+        command = [sys.executable, "-m", network_examples.__name__, str(here), str(there)]
         subprocess.run(command, cwd=ROOT, env=environment, check=True)
         with Store(there) as other_store, np.load(there / "predictions.npz") as predictions:
             yield own, other_store, dict(predictions)
@@ -47,7 +47,7 @@ def test_predictions_are_equal_in_a_second_process(runs, network):
 
     repeated = Run(other_store, run.name)
     assert [row.digest for row in repeated.versions] == [row.digest for row in run.versions]
-    local = Run(other_store, f"{run.name}-local", whole_models.model(network))
+    local = Run(other_store, f"{run.name}-local", network_examples.model(network))
     assert np.array_equal(local.predict(test.x), predictions[f"{network}/local"])
     reported = local.metrics
     score = local.model_definition.score(local.vector(), test)
