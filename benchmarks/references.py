@@ -138,14 +138,15 @@ def _calibration_references() -> Iterator[BenchmarkResult]:
     for _ in range(3000):
         n, slope = int(rng.choice([20, 60, 200, 1000])), float(rng.choice([0.1, 0.2, 0.3, 1, 2, 5]))
         x = rng.normal(rng.choice([0, -3, -8, -15]), rng.choice([0.1, 1, 4, 12]), n)
-        x = log_odds(sigmoid(np.round(x) if rng.random() < 0.2 else x))
+        probabilities = sigmoid(np.round(x) if rng.random() < 0.2 else x)
+        x = log_odds(probabilities)
         y = rng.random(n) < sigmoid(rng.choice([-4, -2, 0]) + slope * (x - x.mean()))
         if rng.random() < 0.3:
             y = x > np.quantile(x, 0.8)
             y[rng.integers(n)] ^= rng.random() < 0.5
         if y.min() == y.max():
             continue
-        counts = count_scores(sigmoid(x), y.astype(int))
+        counts = count_scores(probabilities, y.astype(int))
         arrays = log_odds(counts.scores), counts.cases[None], counts.controls[None]
         line, shift = fit_line(*arrays), fit_shift(*arrays)[0][0]
         is_separated = x[y].min() >= x[~y].max() or x[~y].min() >= x[y].max()
