@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from abaton.features import feature_columns
 from abaton.lab.demo import Demonstration, make_demo, open_demo
 from abaton.lab.synthetic_hospitals import FOUR_HOSPITALS
 from abaton.layout import Layout
+from abaton.metrics.regression import sum_errors
 from abaton.report import make_run_report, render_run_report
 from abaton.store import Journal, RunRow, Store
 from abaton.study import load_study
@@ -274,7 +275,7 @@ EVALUATION_LIES: dict[str, Lie] = {
         model_counts.append(counts("sex: male", "sex", 9999)) for model_counts in body["counts"]
     ],
     "regression sums instead of probabilities": lambda body: body.update(
-        counts=[[["all sites", "all", [9, 1.0, 1.0, 1.0, 1.0, 1.0]]] for _ in body["counts"]]
+        counts=[[["all sites", "all", [9, *[1.0] * 9]]] for _ in body["counts"]]
     ),
     "no total": lambda body: body.update(counts=[[counts(LIAR, "site", 99)] for _ in body["counts"]]),
     "another number of models": lambda body: body.update(counts=[]),
@@ -319,10 +320,14 @@ def test_huge_plausible_counts_need_bounded_memory_and_are_visible(hospitals, re
 
 
 SUMS = {
-    "negative errors": [9, 1.0, -1.0, 1.0, 1.0, 1.0],
-    "infinite squares": [9, 1e200, 1e200, 1e200, 1e200, 1e200],
-    "errors larger than their squares allow": [9, 100.0, 1.0, 1.0, 1.0, 1.0],
-    "values larger than their squares allow": [9, 1.0, 1.0, 1.0, 100.0, 1.0],
+    "negative errors": [9, 1.0, -1.0, *[1.0] * 7],
+    "infinite squares": [9, *[1e200] * 9],
+    "errors larger than their squares allow": [9, 100.0, *[1.0] * 8],
+    "values larger than their squares allow": [9, 1.0, 1.0, 1.0, 100.0, *[1.0] * 5],
+    "squares larger than fourth powers allow": [9, 1.0, 1.0, 1.0, 1.0, 100.0, *[1.0] * 4],
+    "cubes larger than fourth powers allow": [9, *[1.0] * 5, -100.0, *[1.0] * 3],
+    "products larger than their factors allow": [9, *[1.0] * 7, 100.0, 1.0],
+    "negative products of squares": [9, *[1.0] * 8, -1.0],
     "more pairs than possible": [9, 4, 1.0, 1e9, 1.0, 1.0, 1.0],
     "more concordant pairs than pairs": [9, 4, 9.0, 8.0, 1.0, 1.0, 1.0],
     "negative squares of pairs": [9, 4, 1.0, 8.0, -1.0, 1.0, 1.0],
@@ -333,6 +338,14 @@ SUMS = {
 def test_impossible_sums_are_invalid(name):
     with pytest.raises(PayloadError):
         counts_from_row([["all sites", "all", SUMS[name]]], 0)
+
+
+def test_possible_sums_are_accepted():
+    rng = np.random.default_rng(0)
+    for scale in (1e-3, 1.0, 1e4):
+        sums = sum_errors(rng.normal(size=9) * scale, rng.standard_t(3, 9) * scale)
+        (parsed,) = counts_from_row([["all sites", "all", list(astuple(sums))]], 0).values()
+        assert parsed == sums
 
 
 def model_benefit(value: Any, low: Any = 0.1, high: Any = 0.9) -> dict[str, Any]:

@@ -127,3 +127,25 @@ def test_several_classes_are_each_compared_with_the_others():
         *(probability_statistic(p, y, range(3), "auroc") for p in (vague, sure)), y, resamples=20
     )
     assert [estimate.value for estimate in estimates(comparison)] == [0.5, 1.0, 0.5]
+
+
+@pytest.mark.parametrize("metric", ["auroc", "auprc", "brier", "calibration slope"])
+def test_each_model_has_the_interval_that_it_has_alone(metric):
+    comparison = compare(statistic(1.0, metric), statistic(0.0, metric), LABELS, resamples=20)
+    histogram = count_scores(predicted_probabilities(1.0)[:, 1], LABELS, bins=BINS)
+    assert comparison.estimate("a") == evaluate_classifier(histogram)[metric]
+
+
+def test_a_difference_without_its_coverage_has_no_interval():
+    for metric in ("calibration slope", "sensitivity at specificity 0.9"):
+        difference = compare(statistic(1.0, metric), statistic(0.0, metric), LABELS).difference("b", "a")
+        assert np.isfinite(difference.value)
+        assert np.isnan([difference.low, difference.high]).all()
+    for cases in (14, 15):
+        rows = np.concatenate([np.flatnonzero(LABELS)[:cases], np.flatnonzero(LABELS == 0)])
+        models = [
+            probability_statistic(predicted_probabilities(noise)[rows], LABELS[rows], [1], "auroc")
+            for noise in (1.0, 0.0)
+        ]
+        difference = compare(*models, LABELS[rows], resamples=100).difference("b", "a")
+        assert np.isfinite(difference.low) == (cases == 15)
