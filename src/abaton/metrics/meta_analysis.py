@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from abaton.metrics.classification import MetricEstimate
+from abaton.metrics.classification_intervals import MIN_CLASS_COUNT
 
 MIN_SITES_FOR_PREDICTION = 5
 """Fewest sites with a prediction interval: with fewer the heterogeneity is hardly known."""
@@ -101,6 +103,27 @@ def _win_fraction(values: NDArray[np.float64], others: NDArray[np.float64]) -> N
     ordered = np.sort(others)
     below, up_to = (np.searchsorted(ordered, values, side=side) for side in ("left", "right"))
     return np.asarray((below + up_to) / (2 * len(others)))
+
+
+def weighted_difference(
+    differences: Sequence[float], errors: Sequence[float], counts: Sequence[int], level: float = 0.95
+) -> MetricEstimate:
+    """Return the mean difference of two models over these sites, weighted by counts of the rarer class.
+
+    It speaks of these sites only: variation between sites does not widen the interval. The error of one small site is
+    imprecise, that of the mean less so: sites without an interval of their own contribute. There is no interval with
+    fewer than 15 counts in total.
+
+    >>> print(weighted_difference([0.1, 0.0], [0.03, 0.04], [30, 10]))
+    0.075 (0.027 to 0.123)
+    """
+    weights = np.asarray(counts, np.float64) / sum(counts)
+    value = float(weights @ np.asarray(differences))
+    error = float(np.sqrt(weights**2 @ np.asarray(errors) ** 2))
+    if sum(counts) < MIN_CLASS_COUNT or not np.isfinite(error):
+        return MetricEstimate(value, float("nan"), float("nan"))
+    half_width = NormalDist().inv_cdf((1 + level) / 2) * error
+    return MetricEstimate(value, value - half_width, value + half_width)
 
 
 def auroc_difference(one: MetricEstimate, other: MetricEstimate) -> MetricEstimate:

@@ -87,12 +87,20 @@ class ModelComparison:
             self.statistics[model],
         )
 
+    def standard_error(self, model: str, other: str) -> float:
+        """Return the bootstrap's standard error of a paired difference, also of one without an interval."""
+        return self._error(self.resampled[model] - self.resampled[other])
+
+    def _error(self, resampled: Floats) -> float:
+        """Return the standard error of a paired bootstrap, corrected for the smallest stratum; NaN if unknown."""
+        finite, n = resampled[np.isfinite(resampled)], self.smallest_stratum
+        return float(finite.std(ddof=1) * np.sqrt(n / (n - 1))) if min(len(finite), n) > 1 else np.nan
+
     def _bootstrap(self, value: float, resampled: Floats, statistic: Statistic) -> MetricEstimate:
         """Return a paired bootstrap's value with its interval, if it has one."""
-        finite, n = resampled[np.isfinite(resampled)], self.smallest_stratum
-        if not statistic.has_difference_interval or n < statistic.min_subjects or len(finite) < 2:
+        error, n = self._error(resampled), self.smallest_stratum
+        if not statistic.has_difference_interval or n < statistic.min_subjects or not np.isfinite(error):
             return MetricEstimate(value, np.nan, np.nan)
-        error = float(finite.std(ddof=1)) * np.sqrt(n / (n - 1))
         half_width = t_quantile(self.level, np.inf if statistic.is_normal else n - 1) * error
         return MetricEstimate(value, float(value - half_width), float(value + half_width))
 

@@ -146,11 +146,14 @@ class SurvivalComparison:
         difference = self.values[model] - self.values[other]
         if self.events < MIN_CLASS_COUNT:
             return MetricEstimate(difference, math.nan, math.nan)
-        error = float(np.linalg.norm(self.influence[model] - self.influence[other]))
-        half_width = t_quantile(self.level, self.events - 1) * error
+        half_width = t_quantile(self.level, self.events - 1) * self.standard_error(model, other)
         return MetricEstimate(
             difference, max(-1.0, difference - half_width), min(1.0, difference + half_width)
         )
+
+    def standard_error(self, model: str, other: str) -> float:
+        """Return the standard error of the difference of two survival models' concordances."""
+        return float(np.linalg.norm(self.influence[model] - self.influence[other]))
 
 
 def compare_survival_models(

@@ -15,6 +15,9 @@ from abaton.report.training_curves import is_error_metric, metric_label
 BETTER, WORSE, UNCLEAR, TOO_FEW = "better", "worse", "unclear", "too few"
 """Verdicts on a site: the community model compared with its local-only model."""
 
+OVERALL = "all sites, weighted by cases"
+"""Row of the mean local benefit over the sites."""
+
 _UNINFORMATIVE_VALUE = {"auroc": 0.5, "concordance": 0.5, "r2": 0.0}  # value of a model without information
 _WIDTHS = (
     (0.05, "The interval is narrow"),
@@ -114,6 +117,14 @@ def local_benefits(evaluation: Mapping[str, Any]) -> list[dict[str, Any]]:
                 "baseline": format_baseline((pair or {}).get("baseline")), "verdict": _verdict(benefit),
             }
         )  # fmt: skip
+    if overall := benefits.get("overall"):
+        benefit = _improvement(overall, benefits["metric"])
+        rows.append(
+            {
+                "site": OVERALL, "subjects": "–", "metric": benefits["metric"], "benefit": benefit, "local_only": None,
+                "community": None, "baseline": "", "verdict": _verdict(benefit),
+            }
+        )  # fmt: skip
     return rows
 
 
@@ -133,10 +144,11 @@ def format_baseline(baseline: Mapping[str, Any] | None) -> str:
 
 
 def _improvement(difference: Mapping[str, Any], metric: str) -> dict[str, Any]:
+    value, low, high = (difference[key] for key in ("value", "low", "high"))
     if not is_error_metric(metric):
-        return dict(difference)
-    negated = {"value": difference["value"], "low": difference["high"], "high": difference["low"]}
-    return {key: None if value is None else -value for key, value in negated.items()}
+        return {"value": value, "low": low, "high": high}
+    negated = {"value": value, "low": high, "high": low}
+    return {key: None if limit is None else -limit for key, limit in negated.items()}
 
 
 def _verdict(benefit: Mapping[str, Any] | None) -> str:
@@ -151,15 +163,22 @@ def local_benefit_text(benefits: Sequence[Mapping[str, Any]]) -> str:
     >>> local_benefit_text([{"verdict": BETTER}, {"verdict": UNCLEAR}, {"verdict": TOO_FEW}])[64:]
     'is clearly better at 1 of 2 sites and clearly worse at none. 1 other site has too few test subjects.'
     """
-    if not benefits:
+    sites = [benefit for benefit in benefits if benefit.get("site") != OVERALL]
+    if not sites:
         return ""
     counts = {
-        verdict: sum(benefit["verdict"] == verdict for benefit in benefits)
+        verdict: sum(benefit["verdict"] == verdict for benefit in sites)
         for verdict in (BETTER, WORSE, TOO_FEW)
     }
-    evaluated, others = len(benefits) - counts[TOO_FEW], counts[TOO_FEW]
+    evaluated, others = len(sites) - counts[TOO_FEW], counts[TOO_FEW]
+    overall = "".join(
+        f"Over all sites, weighted by their cases, the community model is better than the local-only models by "
+        f"{format_difference(benefit['benefit'])}. "
+        for benefit in benefits
+        if benefit not in sites
+    )
     if not evaluated:
-        return "No site has enough test subjects to compare the community model with its local-only model."
+        return f"{overall}No site has enough test subjects to compare the two models by itself."
     better = f"{counts[BETTER] or 'none'} of {evaluated} {'site' if evaluated == 1 else 'sites'}"
     not_evaluated = (
         f" {others} other {'site has' if others == 1 else 'sites have'} too few test subjects."
@@ -167,7 +186,7 @@ def local_benefit_text(benefits: Sequence[Mapping[str, Any]]) -> str:
         else ""
     )
     return (
-        f"Compared with each site's local-only model, the community model is clearly better at {better} "
+        f"{overall}Compared with each site's local-only model, the community model is clearly better at {better} "
         f"and clearly worse at {counts[WORSE] or 'none'}.{not_evaluated}"
     )
 

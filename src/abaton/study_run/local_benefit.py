@@ -29,6 +29,7 @@ from abaton.federation.run import COMMUNITY
 from abaton.layout import Vector
 from abaton.learners.personalisation import PersonalModel, personalise_model
 from abaton.metrics.classification import MetricEstimate
+from abaton.metrics.meta_analysis import weighted_difference
 from abaton.metrics.paired_bootstrap import (
     ModelComparison,
     Statistic,
@@ -117,11 +118,15 @@ class SiteBenefit:
         benefits: Every compared model, the local-only and the community model first; None with too few subjects.
         reason: Why the site releases nothing, or has no personal models.
         personal_models: Personal models by method; they stay at the site.
+        error: Standard error of the community model's difference to the local-only model; it stays at the site.
+        rarer_class: Test subjects of the rarer class, events, or all subjects of a regression; it stays at the site.
     """
 
     benefits: Mapping[str, ModelBenefit] | None = None
     reason: str = ""
     personal_models: Mapping[str, PersonalModel] = field(default_factory=dict)
+    error: float = math.nan
+    rarer_class: int = 0
 
 
 def site_benefit(
@@ -185,7 +190,8 @@ def site_benefit(
         )
         for name in predictions
     }
-    return SiteBenefit(benefits, reason, personal_models)
+    error = comparison.standard_error(COMMUNITY, LOCAL_ONLY)
+    return SiteBenefit(benefits, reason, personal_models, error, int(sizes.min()))
 
 
 def _personalise(
@@ -321,7 +327,27 @@ def local_benefit_results(learning: LearningSection, benefits: Mapping[str, Site
                 **{name: _estimate_to_json(estimate) for name, estimate in pair.items()},
                 "baseline": baseline_kind(benefit.benefits[LOCAL_ONLY].selected),
             }
-    return {"metric": metric_names(learning)[0], "sites": sites}
+    overall = _overall_difference(benefits, learning.evaluation.confidence_level)
+    return {"metric": metric_names(learning)[0], "sites": sites, **({"overall": overall} if overall else {})}
+
+
+def _overall_difference(benefits: Mapping[str, SiteBenefit], level: float) -> dict[str, Any] | None:
+    """Return the sites' mean difference in local benefit, weighted by the rarer class, and the number of sites.
+
+    It needs the sites' standard errors, so there is none on a network, nor for one site.
+    """
+    known = [
+        (benefit.benefits[COMMUNITY].gain_over_local_only.value, benefit.error, benefit.rarer_class)
+        for benefit in benefits.values()
+        if benefit.benefits is not None and math.isfinite(benefit.error)
+    ]
+    if len(known) < 2:
+        return None
+    differences, errors, counts = zip(*known, strict=True)
+    return {
+        **_estimate_to_json(weighted_difference(differences, errors, counts, level)),
+        "sites": len(known),
+    }
 
 
 def personalisation_results(
