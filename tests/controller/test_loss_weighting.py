@@ -13,6 +13,7 @@ from sklearn.metrics import log_loss
 
 from abaton import Examples, Federation, TrainSettings, strategy
 from abaton.controller import Contribution, LossWeighting, UpdateReceived, ValidationWeighting, Weighting
+from abaton.disclosure.rounding import round_counts
 from abaton.errors import SettingsError
 from abaton.metrics.counts import combine_counts, relative_loss
 from abaton.models import logistic
@@ -53,9 +54,14 @@ def test_the_weight_is_exp_of_the_relative_loss(k, classes):
         assert weight == pytest.approx(max(math.exp(-k * relative), math.exp(-60)), rel=1e-9)
 
 
-def test_labels_of_one_class_have_the_largest_entropy():
-    """Small classes are not released; weights then follow the loss alone."""
-    assert relative_loss((9, 0, 10, 0, 9, 1, 10 * math.log(2))) == pytest.approx(1.0)
+def test_counts_of_one_class_contain_relative_losses():
+    """A study's evaluators release no counts of a rare class; they divide by the entropy of their own labels."""
+    counts = (188, 3, 190, 10, 195, 5, 40.0)
+    released = round_counts(counts, 5, loss="relative")
+    frequency = 10.5 / 201
+    own_entropy = entropy([frequency, 1 - frequency])
+    assert released[2:4] == (190, 0)
+    assert relative_loss(released) == pytest.approx(0.2 / own_entropy, rel=0.05)
 
 
 def test_bad_first_models_still_have_a_weight():
@@ -106,8 +112,8 @@ def test_a_study_document_names_it():
     learning = LearningSection(weighting=["loss(k=8)"])
     assert learning.build_strategy(3).weighting == (LossWeighting(k=8),)
     assert learning.build_strategy(3).validation.include_own_validation is False
-    assert TaskContract(SimpleNamespace(learning=learning)).releases_loss
-    assert not TaskContract(SimpleNamespace(learning=LearningSection())).releases_loss
+    assert TaskContract(SimpleNamespace(learning=learning)).released_loss == "relative"
+    assert TaskContract(SimpleNamespace(learning=LearningSection())).released_loss == "none"
 
 
 @pytest.mark.parametrize("task", [{"task": "regression", "model": "linear"}, {"task": "survival"}])

@@ -115,7 +115,10 @@ def report(
 def demo(
     *,
     seed: int = typer.Option(
-        1990, min=0, help="Seed of all random numbers; the same seed gives the same model"
+        3000, min=0, help="Seed of all random numbers; the same seed gives the same model"
+    ),
+    miscoding: bool = typer.Option(
+        False, "--miscoding", help="Add a seventh hospital that codes the outcome wrongly"
     ),
     small: bool = typer.Option(False, "--small", help="Use fewer subjects; faster by some seconds"),
     out: Path = typer.Option(Path("abaton-demo.html"), "--out", "-o", help="Write the report to this file"),
@@ -124,18 +127,22 @@ def demo(
 ) -> None:
     """Run a complete study at six synthetic hospitals, from FHIR records and consents to a community model.
 
-    Some subjects refuse, some consents have expired, and one subject withdraws during the run. The hospitals train
-    asynchronously with validation weighting and send compressed updates. The first table compares each hospital's
-    local-only model with the community model on its test subjects. The report is one HTML page.
+    Some subjects refuse, some consents have expired, and one subject withdraws during the run. The outcome is rare. The
+    hospitals train asynchronously and send compressed updates, weighted by their loss at the other hospitals. The first
+    table compares each hospital's local-only model with the community model on its test subjects. The report is one
+    HTML page.
     """
     with opened_store(store, create=True) as opened, stoppable(opened, store):
         from abaton.cli.progress_view import show_progress
         from abaton.lab.demo import NOW, make_demo
+        from abaton.lab.synthetic_hospitals import SEVEN_HOSPITALS, SIX_HOSPITALS
         from abaton.report import render_report
+        from abaton.store import latest_weights
         from abaton.study_run import StudyOptions, run_study
 
-        note("generating six synthetic hospitals")
-        demo_study = make_demo(opened.folder / "demo", seed, 0.4 if small else 1.0)
+        cohort = SEVEN_HOSPITALS if miscoding else SIX_HOSPITALS
+        note(f"generating {len(cohort.hospitals)} synthetic hospitals")
+        demo_study = make_demo(opened.folder / "demo", seed, 0.6 if small else 1.0, cohort=cohort)
         options = StudyOptions(seed, demo_study.profiles, baselines=True)
         rounds = demo_study.study.learning.rounds if demo_study.study.learning else None
         with show_progress(rounds) as view:
@@ -158,11 +165,14 @@ def demo(
             "at": demo_study.withdrawn and demo_study.withdrawn[1],
             "rounds": demo_study.rounds_of_withdrawn_subject(row.run),
         }
+        data["weights"] = latest_weights(opened, row.run)
         save(out, render_report(report_of(opened, row)))
     if json:
         emit(data)
         return
     _print_run(data, store)
+    weights = ", ".join(f"{site} {weight:.2f}" for site, weight in data["weights"].items())
+    note(f"latest weights of the hospitals: {weights}")
     if demo_study.withdrawn is not None:
         used = ", ".join(map(str, data["withdrawal"]["rounds"]))
         note(

@@ -8,6 +8,7 @@ consistent: they can be added and compared like exact ones.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,16 +41,22 @@ def suppress_label_counts(labels: Sequence[float], min_cell_count: int) -> Count
     return tuple(int(count) if count >= min_cell_count else 0 for count in labels)
 
 
-def round_counts(counts: Sequence[float], min_cell_count: int, *, loss: bool) -> Counts:
+def round_counts(
+    counts: Sequence[float], min_cell_count: int, *, loss: Literal["none", "mean", "relative"] = "none"
+) -> Counts:
     """Round an evaluator's counts so that they may be released; nothing if all classes are too small.
 
     Args:
         counts: Validation counts as `abaton.metrics.counts` defines them.
         min_cell_count: Smallest count of subjects that may be released.
-        loss: Whether the sum of losses is released, rounded.
+        loss: Loss that is released, rounded: none, the mean, or the mean relative to the entropy of the evaluator's
+            own labels (with half a subject added to each class). A relative loss needs no counts of classes, so only
+            the most frequent one is released.
 
-    >>> round_counts((9, 2, 12, 4, 11, 5, 7.1), 5, loss=False)
+    >>> round_counts((9, 2, 12, 4, 11, 5, 7.1), 5)
     (9.0, 0.0, 12.0, 0.0, 9.0, 3.0)
+    >>> round_counts((90, 0, 90, 10, 100, 0, 33.0), 5, loss="relative")
+    (88.0, 0.0, 90.0, 0.0, 88.0, 2.0, 89.1)
     """
     if not counts:
         return ()
@@ -59,7 +66,12 @@ def round_counts(counts: Sequence[float], min_cell_count: int, *, loss: bool) ->
         return (counts[0], *(round_significant(total) for total in counts[1:]))
     classes, has_loss = divmod(len(counts), 3)
     correct, actual = ([int(n) for n in counts[i * classes : (i + 1) * classes]] for i in range(2))
-    subjects = [n if n >= min_cell_count else 0 for n in actual]
+    is_released = [n >= min_cell_count for n in actual]
+    if loss == "relative":
+        is_released = [n >= min_cell_count and i == int(np.argmax(actual)) for i, n in enumerate(actual)]
+    subjects = [
+        n if is_class_released else 0 for n, is_class_released in zip(actual, is_released, strict=True)
+    ]
     if not any(subjects):
         return ()
     hits = [
@@ -71,8 +83,13 @@ def round_counts(counts: Sequence[float], min_cell_count: int, *, loss: bool) ->
         for index, j in enumerate(j for j in range(classes) if j != i):
             predicted[j] += share + (index < remainder)
     rounded = tuple(float(n) for n in (*hits, *subjects, *predicted))
-    mean_loss = counts[-1] / sum(actual) if has_loss else 0.0
-    return (*rounded, float(round_significant(mean_loss) * sum(subjects))) if loss and has_loss else rounded
+    if loss == "none" or not has_loss:
+        return rounded
+    released_loss = counts[-1] / sum(actual)
+    if loss == "relative":
+        frequencies = (np.array(actual) + 0.5) / (sum(actual) + 0.5 * classes)
+        released_loss /= float(-frequencies @ np.log(frequencies))
+    return (*rounded, float(round_significant(released_loss) * sum(subjects)))
 
 
 def round_significant(value: float) -> float:

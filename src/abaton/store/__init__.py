@@ -9,6 +9,7 @@ from abaton.store.commit_statistics import (
     commit_rows,
     commits_by_interval,
     cycle_rows,
+    latest_weights,
     quartiles,
 )
 from abaton.store.database import Database, acquire_lock, insert_new, mark_version
@@ -62,6 +63,7 @@ __all__ = [
     "insert_new",
     "is_study_run",
     "latest_events",
+    "latest_weights",
     "map_os_errors",
     "mark_version",
     "metric_points",

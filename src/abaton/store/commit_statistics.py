@@ -77,6 +77,13 @@ def commit_rows(store: Store, run: str) -> list[CommitRow]:
         return [CommitRow(*row) for row in connection.execute(query)]
 
 
+def latest_weights(store: Store, run: str) -> dict[str, float]:
+    """Return each learner's weight in its latest commit of a run, as a fraction of the sum."""
+    latest = {commit.learner: commit.weight for commit in commit_rows(store, run)}
+    total = sum(latest.values())
+    return {learner: weight / total for learner, weight in sorted(latest.items())} if total else {}
+
+
 def commits_by_interval(
     store: Store, run: str, *, wall_time: bool = False, learners: Sequence[str] | None = None
 ) -> tuple[list[CommitInterval], float]:

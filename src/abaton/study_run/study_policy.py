@@ -250,7 +250,7 @@ class StudyPolicy(SitePolicy):
         patient_ids = getattr(self.learner, "validation_patient_ids", None)
         if not counts or patient_ids is None or not self.release_log.may_release("validation", patient_ids):
             return ()
-        return round_counts(counts, self.release_log.min_cell_count, loss=self.contract.releases_loss)
+        return round_counts(counts, self.release_log.min_cell_count, loss=self.contract.released_loss)
 
 
 def make_study_policy(

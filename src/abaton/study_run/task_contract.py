@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Literal
 
 from abaton.controller import AsynchronousScheduler, LossWeighting, Strategy, SynchronousScheduler
 from abaton.controller.server_optimiser import ServerSgd
@@ -70,10 +71,11 @@ class TaskContract:
         return self.strategy.validation is not None or bool(self.learning.weighting)
 
     @property
-    def releases_loss(self) -> bool:
-        """Whether the task contract lets evaluators release losses, for the weighting or the learning rate."""
-        needs_loss = any(isinstance(factor, LossWeighting) for factor in self.strategy.weighting)
-        return needs_loss or self.strategy.training.learning_rate_schedule == "plateau"
+    def released_loss(self) -> Literal["none", "mean", "relative"]:
+        """Loss that the task contract lets evaluators release: for the weighting, or for the learning rate."""
+        if any(isinstance(factor, LossWeighting) for factor in self.strategy.weighting):
+            return "relative"
+        return "mean" if self.strategy.training.learning_rate_schedule == "plateau" else "none"
 
     @property
     def may_admit_small_sites(self) -> bool:
