@@ -168,7 +168,7 @@ FULL_LAYOUT = Layout(
         {},
         {"server_optimiser": ServerMomentum()},
         {"server_optimiser": ServerAdam(rate=1.0)},
-        {"max_norm_ratio": 1.5},
+        {"robustness": "capped"},
         {"robust_aggregation": CoordinateMedian()},
     ],
     ids=["plain", "momentum", "adam", "norm bound", "median"],

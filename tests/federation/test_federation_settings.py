@@ -205,7 +205,9 @@ def test_personal_layers_stay_at_the_site_and_are_used_for_evaluation(run, hospi
     with Store(tmp_path / "there") as store:
         network_run = run_over_network(hospitals, store, tmp_path, **PERSONAL)
     assert network_run.result["digest"] == local_run.result["digest"]
-    assert network_run.result["evaluation"] == local_run.result["evaluation"]
+    # On one machine counts are exact; on a network these small sites release none.
+    assert local_run.result["evaluation"]["is_exact"]
+    assert not network_run.result["evaluation"]["is_exact"]
     fresh = run(**PERSONAL | {"training": {"epochs": 1, "learning_rate": 1e-12}})
     assert local_run.metrics["auroc"] > fresh.metrics["auroc"], "the personal layers have been trained"
     with pytest.raises(SettingsError, match="personal layers, which only the sites have"):

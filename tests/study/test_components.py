@@ -205,7 +205,8 @@ def test_scikit_learn_estimators_are_models(line, task, tensors):
 
 
 def test_estimator_has_a_constant_learning_rate():
-    estimator = LearningSection(model="SGDClassifier").build_model(features=2, classes=2).factory()
+    model = LearningSection(model="SGDClassifier").build_model(features=2, classes=2)
+    estimator = model.native_model(model.initial(0))
     assert (estimator.loss, estimator.learning_rate) == ("log_loss", "constant")
 
 

@@ -53,10 +53,11 @@ def run(written, tmp_path_factory):
     import shutil
 
     from abaton.lab.demo import open_demo
+    from abaton.lab.synthetic_hospitals import FOUR_HOSPITALS
 
     folder = tmp_path_factory.mktemp("described")
     shutil.copytree(written, folder / "hospitals")
-    demo = open_demo(folder / "hospitals")
+    demo = open_demo(folder / "hospitals", cohort=FOUR_HOSPITALS)
     options = StudyOptions(seed=3, profiles=demo.profiles)
     return run_study(demo.study, demo.sites, Store(folder / "store"), options, watch=demo.watch, now=NOW)
 
