@@ -140,23 +140,16 @@ def _value(estimate: Mapping[str, Any] | None) -> str:
 
 def print_results(evaluated: Sequence[Mapping[str, Any]]) -> None:
     """Show the metrics of each model on the held-out test set, as many as fit the width."""
+    from abaton.report.evaluation_figures import format_estimate
+
     limit = max(1, min(3, (table_width() - _BASE_WIDTH) // _METRIC_WIDTH))
     names = list(dict.fromkeys(name for row in evaluated for name in row["metrics"] or ()))[:limit]
     selected = [row for row in evaluated if row["grouping"] == "all" or row["model"] == "community"]
     rows = [
-        [row["model"], row["group"], row["subjects"], *(_format_metric(row["metrics"], n) for n in names)]
+        [row["model"], row["group"], row["subjects"], *(format_estimate(row["metrics"], n) for n in names)]
         for row in selected
     ]
     table("held-out test set", ("model", "group", "subjects", *names), rows)
-
-
-def _format_metric(metrics: Mapping[str, Any] | None, name: str) -> str:
-    if metrics is None:
-        return "too few"
-    estimate = metrics.get(name)
-    if estimate is None or estimate["value"] is None or estimate["low"] is None:
-        return "–"
-    return f"{estimate['value']:.3f} ({estimate['low']:.3f} to {estimate['high']:.3f})"
 
 
 def _draw_partition(row: RunRow, path: Path) -> None:
