@@ -24,7 +24,7 @@ $(STAMP): pyproject.toml requirements.lock
 	@$(PIP) -e '.[dev]'
 	@touch $@
 
-demo: $(STAMP) ## Run a complete study at four synthetic hospitals
+demo: $(STAMP) ## Run a complete study at six synthetic hospitals
 	@$(BIN)/abaton demo
 
 test: $(STAMP) ## Run the quick tests

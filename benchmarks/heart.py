@@ -4,7 +4,7 @@ Ten seeds, each with its own split of every hospital's subjects. All strategies 
 rate, momentum, batch size and local epochs; they differ as in the paper (FedAsync has a proximal term with rho = 0.005,
 adaptive learners choose their update frequency). The learning rate was chosen once for all strategies: of 0.01, 0.03,
 0.1 and 0.3 the one with the best mean over all strategies on two other seeds. Two hospitals are four times slower.
-Baselines also train on the validation subjects, for as many epochs as the busiest site.
+Baselines also train on the validation subjects and are tuned by cross-validation (`abaton.study_run.baselines`).
 """
 
 from __future__ import annotations
@@ -80,8 +80,6 @@ def _study(strategy: str = STRATEGY, **sections: Any) -> Study:
     """Return the example's study with a strategy, the simulated time of all, and other sections."""
     document = _document()
     training = dict(document["learning"]["training"])
-    if strategy == "FedAsync":
-        training["proximal_mu"] = 0.005
     if strategy == "AsyncDVW(a)":
         training["epochs"] = 50
     learning = {"strategy": strategy, "rounds": MAX_ROUNDS, "max_seconds": SECONDS, "training": training}
