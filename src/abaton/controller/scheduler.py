@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeAlias
 
 from abaton.controller.differential_privacy import BUDGET_SPENT
 from abaton.controller.events import Commit, PublishVersion, StartTraining, StopRun
+from abaton.controller.learning_rate_plateau import add_round_losses, close_round
 from abaton.controller.state import Assignment, Contribution, ControllerState, LastCommit, Transition
 from abaton.controller.weighting import contribution_weight
 from abaton.metrics import counts
@@ -156,9 +157,9 @@ def aggregate_and_publish(
         [make_commit(strategy, state, item) for item in contributions] if commits is None else commits
     )
     version = state.version + 1
-    progress = counts.add_round_losses(state.progress, [item.counts for item in contributions])
+    progress = add_round_losses(state.progress, [item.counts for item in contributions])
     if closes_round or progress.models >= strategy.learners:
-        progress = counts.close_round(progress, strategy.training.schedule_period)
+        progress = close_round(progress, strategy.training.schedule_period)
     steps = sum([item.update.steps for item in contributions])
     state = state._replace(
         version=version, committed_steps=state.committed_steps + steps, progress=progress, **changes

@@ -10,8 +10,9 @@ from immutables import Map
 
 from abaton.controller.differential_privacy import AccountedRound
 from abaton.controller.events import Instruction, StartTraining, UpdateReceived
+from abaton.controller.learning_rate_plateau import EvaluationProgress
 from abaton.errors import StoreError
-from abaton.metrics.counts import Counts, EvaluationProgress
+from abaton.metrics.counts import Counts
 from abaton.training import TrainSettings, UpdateThresholds
 
 
