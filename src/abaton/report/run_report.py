@@ -22,6 +22,7 @@ LIMITATIONS = (
     "Validation weighting discloses every site's model to the other sites.",
     "The sums for scaling are statistics of each site's subjects; the research centre receives them.",
     "Confidence intervals cover the sampling of test subjects; they do not extend to other hospitals.",
+    "A person with records at two sites counts at both: pseudonyms are per site, so duplicates cannot be linked.",
 )
 """Limitations of the numbers."""
 
