@@ -202,7 +202,7 @@ def _likelihood(
 
 def _predictor(coefficients: Floats, columns: Floats) -> Floats:
     """Return the fitted log odds of a logistic fit, in the same order of sums for one row and for many."""
-    predictor = coefficients[:, :1] * columns[0]
+    predictor = np.asarray(coefficients[:, :1] * columns[0])
     for i in range(1, len(columns)):
         predictor = predictor + coefficients[:, i, None] * columns[i]
     return predictor
@@ -210,7 +210,7 @@ def _predictor(coefficients: Floats, columns: Floats) -> Floats:
 
 def _deviation(coefficients: Floats) -> Floats:
     """Return the distance of a logistic fit from no change: a slope of 1, all else 0."""
-    return coefficients - np.eye(coefficients.shape[1])[1]
+    return np.asarray(coefficients - np.eye(coefficients.shape[1])[1])
 
 
 def _newton_step(
@@ -225,7 +225,9 @@ def _newton_step(
     probabilities, complement = sigmoid(predictor), sigmoid(-predictor)
     residuals = cases * complement - (total - cases) * probabilities
     curvature, pull = total * probabilities * complement, precision * _deviation(coefficients)
-    (rows, size), orthogonal, units = coefficients.shape, [], []
+    rows, size = coefficients.shape
+    orthogonal: list[Floats] = []
+    units: list[Floats] = []
     mixing, spread, gradient = np.zeros((rows, size, size)), np.zeros((rows, size)), np.zeros((rows, size))
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         for j, raw_column in enumerate(columns):
