@@ -98,7 +98,8 @@ def _classifier_references() -> Iterator[BenchmarkResult]:
         roc_curve,
     )
 
-    rng, largest = np.random.default_rng(1), defaultdict(float)
+    rng = np.random.default_rng(1)
+    largest: dict[str, float] = defaultdict(float)
     for _ in range(2000):
         labels, log_odds_ = _sample(rng, int(rng.choice([20, 100, 500])), float(rng.choice([0.1, 0.4])), 1.5)
         if labels.min() == labels.max():
@@ -175,7 +176,8 @@ def _other_references() -> Iterator[BenchmarkResult]:
     from sklearn.metrics import mean_absolute_error, r2_score, root_mean_squared_error
     from statsmodels.stats.proportion import proportion_confint
 
-    rng, largest = np.random.default_rng(3), defaultdict(float)
+    rng = np.random.default_rng(3)
+    largest: dict[str, float] = defaultdict(float)
     references = {"rmse": root_mean_squared_error, "mae": mean_absolute_error, "r2": r2_score}
     for _ in range(1000):
         centre, scale = float(rng.choice([0, 100, -5000])), float(rng.choice([0.01, 1, 50]))
@@ -202,7 +204,9 @@ def _other_references() -> Iterator[BenchmarkResult]:
         yield at_most(f"{name}: difference to {package}, 1,000 inputs", float(difference), 1e-6, "")
 
 
-def _sample(rng: np.random.Generator, n: int, prevalence: float, distance: float) -> tuple[Floats, Floats]:
+def _sample(
+    rng: np.random.Generator, n: int, prevalence: float, distance: float
+) -> tuple[NDArray[np.int64], Floats]:
     """Return random labels and their calibrated log odds: normal scores of cases and controls."""
     labels = (rng.random(n) < prevalence).astype(np.int64)
     scores = rng.normal(size=n) + distance * labels

@@ -99,6 +99,7 @@ def test_records_pass_the_pipeline_of_the_study(without_bins, tmp_path):
         ({"intercept": 0.5, "slope": 2.0, "status": "fitted"}, (0.5, 2.0)),
         ({"intercept": 0.5, "slope": -2.0, "status": "slope not above 0"}, (0.0, 1.0)),
         ({"intercept": None, "slope": None, "status": "not estimable"}, (0.0, 1.0)),
+        ({"intercept": None, "slope": None, "status": "not released"}, (0.0, 1.0)),
     ],
 )
 def test_only_a_fitted_recalibration_is_applied(line, applied):
@@ -117,12 +118,14 @@ def test_one_bundle_in_one_command(finished, tmp_path):
     base = ["model", "predict", "finished", str(source), "--store", str(finished.store.folder)]
     result = CliRunner().invoke(app, [*base, "--json", "--out", str(out)])
     assert result.exit_code == 0, result.output
-    (patient,) = json.loads(result.stdout)["patients"]
+    output = json.loads(result.stdout)
+    (patient,) = output["patients"]
     assert patient["patient"] == "athens-1"
     assert sum(patient["predicted"].values()) == pytest.approx(1.0, abs=1e-6)
     line = finished.result["evaluation"]["recalibration"]["community"]
-    assert (line["status"] == "fitted") == (line["slope"] > 0)
-    intercept, slope = (line["intercept"], line["slope"]) if line["slope"] > 0 else (0.0, 1.0)
+    assert output["recalibration"] == line["status"] == "too few"  # cases among the validation subjects
+    assert "predictions are not recalibrated: too few" in result.stderr
+    intercept, slope = 0.0, 1.0
     odds = np.log(patient["predicted"]["yes"] / patient["predicted"]["no"])
     assert np.log(patient["calibrated"]["yes"] / patient["calibrated"]["no"]) == pytest.approx(
         intercept + slope * odds, abs=1e-4

@@ -6,14 +6,13 @@ import numpy as np
 import pytest
 
 from abaton.metrics.calibration_curve import (
-    calibration_slope_estimate,
     decision_curve,
-    fit_logistic,
-    log_odds,
     observed_expected_ratio,
     smooth_calibration,
     spline_basis,
 )
+from abaton.metrics.classification import count_scores, evaluate_classifier
+from abaton.metrics.logistic_fit import fit_columns, log_odds
 
 statsmodels = pytest.importorskip("statsmodels.api")
 
@@ -26,6 +25,10 @@ def subjects(rng, count, intercept=-1.5, slope=1.0, shift=0.0):
     """Return predictions and outcomes of which the true log odds are `slope * predicted + shift`."""
     predicted = intercept + 1.3 * rng.normal(size=count)
     return logistic(predicted), (rng.random(count) < logistic(slope * predicted + shift)).astype(int)
+
+
+def slope_estimate(p, y):
+    return evaluate_classifier(count_scores(p, y), resamples=0)["calibration slope"]
 
 
 def harrell_basis(x, knots):
@@ -77,7 +80,7 @@ def test_what_is_separated_or_constant_has_no_curve():
     separated = np.r_[np.linspace(0.01, 0.4, 60), np.linspace(0.6, 0.99, 60)]
     labels = np.r_[np.zeros(60, int), np.ones(60, int)]
     assert smooth_calibration(separated, labels) is None
-    assert np.isnan(calibration_slope_estimate(separated, labels).value)
+    assert np.isnan(slope_estimate(separated, labels).value)
     assert smooth_calibration(np.full(120, 0.3), labels) is None
     assert smooth_calibration(separated, np.zeros(120, int)) is None
 
@@ -85,7 +88,7 @@ def test_what_is_separated_or_constant_has_no_curve():
 def test_extreme_predictions_converge():
     p = np.repeat([1e-4, 0.01, 0.9, 0.999], [40, 40, 10, 10])
     y = np.concatenate([np.arange(n) < k for n, k in ((40, 2), (40, 4), (10, 6), (10, 7))]).astype(int)
-    estimate = calibration_slope_estimate(p, y)
+    estimate = slope_estimate(p, y)
     reference = statsmodels.Logit(y, statsmodels.add_constant(log_odds(p))).fit(disp=0)
     assert estimate.value == pytest.approx(reference.params[1], abs=1e-6)
     assert [estimate.low, estimate.high] == pytest.approx(reference.conf_int()[1].tolist(), abs=1e-4)
@@ -96,12 +99,14 @@ def test_the_fit_is_that_of_statsmodels_from_a_starting_point_at_which_plain_new
     rng = np.random.default_rng(5)
     for slope in (0.1, 0.3, 1.0):
         p, y = subjects(rng, 400, -4.0, slope)
-        basis = spline_basis(log_odds(p) * 3, ())
-        coefficients, is_converged = fit_logistic(basis, y.astype(float))
-        assert is_converged
-        assert coefficients == pytest.approx(
-            statsmodels.Logit(y, basis).fit(disp=0).params, rel=1e-5, abs=1e-6
-        )
+        counts = count_scores(p, y)
+        x = log_odds(counts.scores) * 3
+        for knots in ((), tuple(np.quantile(x, [0.1, 0.5, 0.9]))):
+            basis = spline_basis(x, knots)
+            fit = fit_columns(basis.T, counts.cases[None], counts.controls[None])
+            reference = statsmodels.Logit(counts.cases, basis).fit(disp=0, tol=1e-13, maxiter=200)
+            assert fit.coefficients[0] == pytest.approx(reference.params, rel=1e-6, abs=1e-7)
+            assert fit.covariance[0] == pytest.approx(reference.cov_params(), rel=1e-5)
 
 
 def test_the_ratio_of_equal_predictions_has_wilsons_interval():
@@ -141,7 +146,7 @@ def test_the_band_of_the_curve_covers_as_often_as_it_says():
 def test_the_interval_of_the_slope_covers_as_often_as_it_says():
     rng, hits = np.random.default_rng(9), []
     for _ in range(1500):
-        estimate = calibration_slope_estimate(*subjects(rng, 100, -1.2, 0.7))
+        estimate = slope_estimate(*subjects(rng, 100, -1.2, 0.7))
         hits.append(estimate.low <= 0.7 <= estimate.high)
     assert 0.93 <= np.mean(hits) <= 0.97
 

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from scipy.stats import t
 
-from abaton.metrics.classification import MetricEstimate
-from abaton.metrics.meta_analysis import AurocEstimate, auroc_difference, combine_auroc, estimate_auroc
+from abaton.metrics.classification import MetricEstimate, count_scores, evaluate_classifier
+from abaton.metrics.classification_intervals import AurocEstimate, estimate_auroc
+from abaton.metrics.meta_analysis import auroc_difference, combine_auroc
 
 
 def logistic(x):
@@ -15,7 +16,11 @@ def logistic(x):
 
 
 def combine(values, errors):
-    return combine_auroc([AurocEstimate(v, e, 50.0, 30) for v, e in zip(values, errors, strict=True)])
+    return combine_auroc([AurocEstimate(v, e, 50.0) for v, e in zip(values, errors, strict=True)])
+
+
+def interval(scores, labels):
+    return evaluate_classifier(count_scores(logistic(scores), labels), resamples=0)["auroc"]
 
 
 def test_the_error_of_an_auroc_is_delongs():
@@ -27,7 +32,10 @@ def test_the_error_of_an_auroc_is_delongs():
             continue
         wins = (scores[labels][:, None] > scores[~labels]) + (scores[labels][:, None] == scores[~labels]) / 2
         variance = wins.mean(1).var(ddof=1) / labels.sum() + wins.mean(0).var(ddof=1) / (~labels).sum()
-        assert estimate_auroc(scores, labels)[:2] == pytest.approx((wins.mean(), np.sqrt(variance)))
+        counts = count_scores(logistic(scores), labels)
+        estimate = estimate_auroc(counts.cases, counts.controls)
+        assert estimate[:2] == pytest.approx((wins.mean(), np.sqrt(variance)))
+        assert estimate.value == evaluate_classifier(counts, resamples=0)["auroc"].value, "to the last bit"
 
 
 def test_it_is_the_meta_analysis_of_statsmodels():
@@ -85,10 +93,7 @@ def test_the_difference_of_two_groups_covers_as_often_as_it_says(cases, controls
     first, second = (NormalDist().cdf(shift / np.sqrt(2)) for shift in shifts)
     for _ in range(1200):
         difference = auroc_difference(
-            *(
-                estimate_auroc(rng.normal(size=len(labels)) + shift * labels, labels).interval()
-                for shift in shifts
-            )
+            *(interval(rng.normal(size=len(labels)) + shift * labels, labels) for shift in shifts)
         )
         covered.append(difference.low <= first - second <= difference.high)
     assert 0.92 <= np.mean(covered) <= 0.98
@@ -96,7 +101,8 @@ def test_the_difference_of_two_groups_covers_as_often_as_it_says(cases, controls
 
 def test_few_cases_and_an_auroc_of_one_have_no_interval():
     labels = np.arange(200) < 14
-    assert np.isnan(estimate_auroc(np.random.default_rng(0).normal(size=200), labels).interval().low)
-    estimate = AurocEstimate(1.0, 0.0, 10.0, 30).interval()
+    assert np.isnan(interval(np.random.default_rng(0).normal(size=200), labels).low)
+    estimate = interval(np.arange(200.0) / 50, np.arange(200) >= 30)
+    assert estimate.value == 1
     assert np.isnan(estimate.low)
     assert np.isnan(auroc_difference(estimate, MetricEstimate(0.7, 0.6, 0.8)).low)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import roc_auc_score
 
-from abaton.metrics.classification import BINS, count_scores, evaluate_classifier
+from abaton.metrics.classification import count_scores, evaluate_classifier
 from abaton.metrics.paired_bootstrap import compare_models, probability_statistic, regression_statistic
 
 RNG = np.random.default_rng(4)
@@ -34,14 +34,23 @@ def estimates(comparison):
 def test_each_model_has_the_estimate_of_its_counts():
     first, second, difference = estimates(compare(statistic(1.0), statistic(0.0), LABELS, resamples=10))
     for estimate, noise in ((first, 1.0), (second, 0.0)):
-        histogram = count_scores(predicted_probabilities(noise)[:, 1], LABELS, bins=BINS)
-        assert estimate.value == pytest.approx(
-            evaluate_classifier(histogram, resamples=0)["auroc"].value, abs=1e-12
-        )
-        assert estimate.value == pytest.approx(
-            roc_auc_score(LABELS, predicted_probabilities(noise)[:, 1]), abs=2e-3
-        )
+        histogram = count_scores(predicted_probabilities(noise)[:, 1], LABELS)
+        assert estimate == evaluate_classifier(histogram, resamples=0)["auroc"]
     assert difference.value == pytest.approx(second.value - first.value)
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_the_auroc_is_that_of_scikit_learn_also_of_close_scores_and_of_resamples(seed):
+    rng = np.random.default_rng(seed)
+    labels = np.append((rng.random(int(rng.integers(4, 400))) < 0.2).astype(np.int64), [0, 1])
+    spread = float(rng.choice([1e-6, 1e-3, 1.0]))  # bins would join scores that are this close
+    scores = (1 / (1 + np.exp(3 - spread * rng.normal(labels * 1.0)))).astype(rng.choice(["f4", "f8"]))
+    statistic = probability_statistic(np.stack([1 - scores, scores], 1), labels, [1], "auroc")
+    expected = roc_auc_score(labels, scores)
+    assert statistic.estimate(0.95).value == pytest.approx(expected, abs=1e-12)
+    weights = np.stack([np.ones(len(labels)), rng.integers(1, 4, len(labels))])
+    resampled = roc_auc_score(labels, scores, sample_weight=weights[1])
+    assert statistic.evaluate(weights) == pytest.approx([expected, resampled], abs=1e-12)
 
 
 def test_the_interval_of_the_difference_is_narrower_than_of_two_samples_and_seeded():
@@ -132,7 +141,7 @@ def test_several_classes_are_each_compared_with_the_others():
 @pytest.mark.parametrize("metric", ["auroc", "auprc", "brier", "calibration slope"])
 def test_each_model_has_the_interval_that_it_has_alone(metric):
     comparison = compare(statistic(1.0, metric), statistic(0.0, metric), LABELS, resamples=20)
-    histogram = count_scores(predicted_probabilities(1.0)[:, 1], LABELS, bins=BINS)
+    histogram = count_scores(predicted_probabilities(1.0)[:, 1], LABELS)
     assert comparison.estimate("a") == evaluate_classifier(histogram)[metric]
 
 

@@ -43,7 +43,7 @@ CARD = {
         {"group": "age: 70 and above", "subjects": 5, "sites": 4, "metrics": None},
     ],
     "calibration": {"points": [{"predicted": 0.1, "observed": _ESTIMATE}],
-                    "recalibration": {"slope": 1.2, "intercept": -0.1, "status": "fitted"}},
+                    "recalibration": {"slope": 1.2, "intercept": -0.1, "status": "fitted", "test": None}},
     "permutation_importance": [{"input": "systolic", "importance": _ESTIMATE}],
     "personal_models": [{"site": "athens", "model": "fine-tune", "subjects": 34, "gain_over_local_only": _ESTIMATE}],
     "limitations": ["Too few subjects to evaluate the model for: " + ", ".join(["age: 70 and above"] * 9)],

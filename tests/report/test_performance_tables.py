@@ -9,6 +9,7 @@ import pytest
 from tests.report.test_run_report import EVENTS, row
 
 from abaton.report import make_run_report, render_card_markdown, render_run_report
+from abaton.report.evaluation_figures import format_interval
 from abaton.report.performance_tables import (
     NOT_RELEASED,
     calibration_facts,
@@ -16,6 +17,7 @@ from abaton.report.performance_tables import (
     heterogeneity_table,
     heterogeneity_text,
     performance_figures,
+    recalibration_text,
     validation_table,
 )
 from abaton.report.tripod_checklist import FILLED, ITEMS, PARTLY, PERSON, checklist_table
@@ -138,3 +140,13 @@ def test_the_model_card_has_the_exact_results():
                  "## Events per parameter", "0.021"):  # fmt: skip
         assert text in card, text
     assert "## Events per parameter" not in render_card_markdown(CARD)
+
+
+def test_the_recalibration_is_stated_with_its_calibration_on_test_subjects():
+    test = {"calibration slope": ESTIMATE, "calibration intercept": ESTIMATE}
+    line = {"intercept": -0.1, "slope": 1.2, "status": "fitted", "test": test}
+    text = recalibration_text(line)
+    assert "on validation subjects: slope 1.200, intercept -0.100; 'abaton model predict' applies it." in text
+    assert text.count(format_interval(ESTIMATE)) == 2
+    reversed_line = {"intercept": 0.1, "slope": -1.2, "status": "slope not above 0", "test": None}
+    assert recalibration_text(reversed_line).endswith("'abaton model predict' does not apply it.")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,6 +18,7 @@ from abaton.models import logistic, mlp, train_model
 from abaton.report.findings import main_finding
 from abaton.study import EvaluationSection, LearningSection
 from abaton.study_run import PreparedSite, PreparedSites, SubjectRows, evaluate_at_site, evaluate_models
+from abaton.study_run.consented_learner import select_rows, to_examples
 from abaton.study_run.evaluation import (
     ALL_SITES,
     EvaluationGroup,
@@ -58,8 +60,6 @@ def federation(classes: tuple[str, ...] = ("no", "yes"), small: int = 0, label=(
 def trained(model, prepared: PreparedSites):
     data = prepared.sites[0].rows.train
     settings = TrainSettings(epochs=30, learning_rate=0.1)
-    from abaton.study_run.consented_learner import to_examples
-
     return train_model(model, model.initial(0), to_examples(data), settings, np.random.default_rng(0)).vector
 
 
@@ -85,6 +85,82 @@ def test_metrics_of_summed_counts_equal_pooled_metrics():
     assert rows["all sites"]["metrics"]["auroc"]["value"] == pytest.approx(exact["auroc"].value, abs=1e-12)
     assert rows["all sites"]["subjects"] == "100"
     assert results["curves"]["community"]["roc"][1][-1] == 1.0
+
+
+def validated(flip_validation: bool = False, flip_test: bool = False) -> PreparedSites:
+    """Return sites with validation rows other than their test rows; labels may be flipped."""
+    prepared, rng = federation(), np.random.default_rng(7)
+    sites = []
+    for site in prepared.sites:
+        validation, test = scaled(rng, 80, ("no", "yes")), site.test
+        if flip_validation:
+            validation = replace(validation, y=1 - validation.y)
+        if flip_test:
+            test = replace(test, y=1 - test.y)
+        sites.append(replace(site, rows=SubjectRows(site.rows.train, validation), test=test))
+    return replace(prepared, sites=tuple(sites))
+
+
+def recalibrate(prepared: PreparedSites, subjects_of=None) -> dict:
+    model = logistic(features=3, classes=2)
+    vector = trained(model, federation())
+    subjects_of = subjects_of or (lambda site: frozenset(site.rows.validation.subjects + site.test.subjects))
+    results = evaluate_models(
+        LearningSection(), prepared, model, {"community": vector}, subjects_of, bootstrap_resamples=0
+    )
+    return results["recalibration"]["community"]
+
+
+def test_the_recalibration_is_fitted_on_validation_rows_in_force_and_evaluated_on_test_rows():
+    from sklearn.linear_model import LogisticRegression
+
+    prepared, model = validated(), logistic(features=3, classes=2)
+    vector, line = trained(model, federation()), recalibrate(validated())
+    odds, labels, test_odds, test_labels = [], [], [], []
+    for site in prepared.sites:
+        for rows, xs, ys in ((site.rows.validation, odds, labels), (site.test, test_odds, test_labels)):
+            p = model.score(vector, to_examples(rows)).predictions[:, 1].astype(float)
+            xs.append(np.log(p / (1 - p)))
+            ys.append(rows.y)
+    reference = LogisticRegression(C=np.inf, tol=1e-10).fit(
+        np.concatenate(odds)[:, None], np.concatenate(labels)
+    )
+    expected = [float(reference.intercept_[0]), float(reference.coef_[0, 0])]
+    assert line["status"] == "fitted"
+    assert [line["intercept"], line["slope"]] == pytest.approx(expected, abs=1e-4)
+    after = reference.decision_function(np.concatenate(test_odds)[:, None])[:, None]
+    on_test = LogisticRegression(C=np.inf, tol=1e-10).fit(after, np.concatenate(test_labels))
+    assert line["test"]["calibration slope"]["value"] == pytest.approx(float(on_test.coef_[0, 0]), abs=1e-3)
+
+    flipped = recalibrate(validated(flip_test=True))
+    assert [flipped[name] for name in ("intercept", "slope")] == [
+        line[name] for name in ("intercept", "slope")
+    ]
+    assert flipped["test"] != line["test"]
+    reversed_line = recalibrate(validated(flip_validation=True))
+    assert reversed_line["slope"] == pytest.approx(-line["slope"], rel=1e-6)
+    assert (reversed_line["status"], reversed_line["test"]) == ("slope not above 0", None)
+
+
+def test_withdrawn_validation_subjects_do_not_change_the_recalibration():
+    prepared = validated()
+    in_force = {site.name: frozenset(site.rows.validation.subjects[:50]) for site in prepared.sites}
+    shorter = replace(prepared, sites=tuple(
+        replace(site, rows=SubjectRows(
+            site.rows.train, select_rows(site.rows.validation, np.arange(50)))) for site in prepared.sites
+    ))  # fmt: skip
+    withdrawn = recalibrate(prepared, lambda site: in_force[site.name] | frozenset(site.test.subjects))
+    assert withdrawn == recalibrate(shorter)
+    assert withdrawn["slope"] != recalibrate(prepared)["slope"]
+    few = recalibrate(prepared, lambda site: frozenset(site.rows.validation.subjects[:14]))
+    assert few == {"intercept": None, "slope": None, "status": "too few", "test": None}
+
+
+def test_no_recalibration_is_released_on_a_network():
+    site = example_site("north", 40, 60)
+    results = evaluate_counts(LearningSection(), ("no", "yes"), 5, {"community": [released(site)]})
+    expected = {"intercept": None, "slope": None, "status": "not released", "test": None}
+    assert results["recalibration"] == {"community": expected}
 
 
 def test_an_input_with_a_small_group_is_suppressed():

@@ -92,3 +92,25 @@ def test_a_report_without_exact_results_says_that_they_are_not_released(run):
     html = render_report({**report, "results": results})
     assert html.count(NOT_RELEASED) == 2
     assert "Heterogeneity between sites</h2>" not in html
+
+
+def test_the_auroc_of_a_site_is_the_same_in_evaluation_local_benefit_and_heterogeneity(tmp_path):
+    from abaton.lab.demo import make_demo
+    from abaton.lab.synthetic_hospitals import FOUR_HOSPITALS
+
+    demo = make_demo(tmp_path / "hospitals", 3, 1.0, rounds=4, cohort=FOUR_HOSPITALS)
+    options = StudyOptions(seed=3, profiles=demo.profiles, bootstrap_resamples=20)
+    with Store(tmp_path / "store") as store:
+        results = run_study(demo.study, demo.sites, store, options, now=NOW).row.result
+    rows = {
+        row["group"]: row["metrics"]["auroc"]
+        for row in results["evaluation"]["rows"]
+        if row["model"] == "community" and row["grouping"] == "site" and row["metrics"]
+    }
+    benefits = results["evaluation"]["local_benefit"]["sites"]
+    sites = {
+        site: row["auroc"] for site, row in results["performance"]["heterogeneity"]["sites"].items() if row
+    }
+    assert any(estimate["low"] is not None for estimate in sites.values())
+    for site, estimate in sites.items():
+        assert estimate == rows[site] == benefits[site]["community"], site

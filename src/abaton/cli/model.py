@@ -106,6 +106,8 @@ def predict(
     metadata = predictions.metadata
     for issue in predictions.issues:
         note(f"warning: {issue}")
+    if metadata["recalibration"] not in (None, "fitted"):
+        note(f"predictions are not recalibrated: {metadata['recalibration']}")
     if out is not None:
         save(out, predictions.csv())
         note(

@@ -19,7 +19,7 @@ from abaton.errors import RefusedError, SettingsError
 from abaton.features import FeatureTable
 from abaton.federation import COMMUNITY, Run
 from abaton.federation.federation import state_folder
-from abaton.metrics.logistic_fit import log_odds, sigmoid
+from abaton.metrics.classification import Recalibration
 from abaton.study import study_from_toml
 from abaton.study_run.local_benefit import load_personal_model, personal_models_path
 
@@ -51,7 +51,7 @@ class PatientPrediction:
     Attributes:
         id: Id of the Patient resource.
         predicted: Predicted probability of each class, or the predicted value.
-        calibrated: The same, recalibrated on the run's test subjects; values are unchanged.
+        calibrated: The same, recalibrated on the run's validation subjects if `metadata["recalibration"]` is 'fitted'.
         imputed: Missing inputs, replaced by the training mean.
         unusual: Columns whose value is far from the training mean.
     """
@@ -68,7 +68,7 @@ class Predictions:
     """Predictions of a model for new patients.
 
     Attributes:
-        metadata: Run, study, model and version.
+        metadata: Run, study, model and version; status of the recalibration, None if there is nothing to recalibrate.
         names: The classes, or the name of the outcome.
         patients: One prediction per patient, sorted by id.
         issues: Applicability issues, blocking ones first.
@@ -179,13 +179,14 @@ def predict(
         )
         for i, subject in enumerate(patients.table.subjects)
     ]
-    versions = run.versions
+    versions, line = run.versions, _recalibration(run)
     metadata = {
         "run": run.name,
         "study": recipe["study"]["id"],
         "model": f"{personalisation} at {site}" if site else COMMUNITY,
         "version": versions[-1].version,
         "digest": versions[-1].digest,
+        "recalibration": None if site or line is None else line["status"],
     }
     return Predictions(metadata, names, sorted(predictions, key=lambda patient: patient.id), issues)
 
@@ -197,11 +198,18 @@ def _predict(run: Run, table: FeatureTable, site: str, personalisation: str) -> 
     predicted = np.asarray(run.predict(table.x), np.float64)
     if predicted.ndim == 1:
         return predicted[:, None], predicted[:, None]
-    recalibration = run.result.get("evaluation", {}).get("recalibration", {}).get(COMMUNITY)
+    recalibration = _recalibration(run)
     if recalibration is None or recalibration["status"] != "fitted" or predicted.shape[1] != 2:
         return predicted, predicted
-    recalibrated = sigmoid(recalibration["intercept"] + recalibration["slope"] * log_odds(predicted[:, 1]))
+    line = Recalibration(recalibration["intercept"], recalibration["slope"])
+    recalibrated = line.apply(predicted[:, 1])
     return predicted, np.stack([1 - recalibrated, recalibrated], axis=1)
+
+
+def _recalibration(run: Run) -> dict[str, Any] | None:
+    """Return the recalibration that a run has for its predictions; None unless it has two classes."""
+    line: dict[str, Any] | None = run.result.get("evaluation", {}).get("recalibration", {}).get(COMMUNITY)
+    return line
 
 
 def _predict_personal(

@@ -15,14 +15,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from abaton.metrics.classification import Floats, MetricEstimate
+from abaton.metrics.classification import Floats, MetricEstimate, count_scores
+from abaton.metrics.logistic_fit import fit_columns, log_odds, sigmoid
 
 SPLINE_METHOD = "restricted cubic spline logistic recalibration"
 _QUANTILES = {4: (0.05, 0.35, 0.65, 0.95), 3: (0.1, 0.5, 0.9)}  # Harrell's default knots
 _CASES_PER_KNOT = 10  # fewer cases and controls give fewer knots
-_MAX_STEPS, _TOLERANCE = 50, 1e-8
-_MAX_LOG_ODDS = 30.0  # beyond it the fit is separated
-_MARGIN = 1e-6
+_MAX_LOG_ODDS = 30.0  # beyond it the fit with knots is separated; without knots `fit_columns` recognises it
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -48,12 +47,6 @@ class CalibrationCurve:
     knots: tuple[float, ...]
 
 
-def log_odds(probabilities: NDArray[np.floating]) -> Floats:
-    """Return the log odds of probabilities for a calibration curve; 0 and 1 are moved inwards by 1e-6."""
-    clipped = np.clip(np.asarray(probabilities, np.float64), _MARGIN, 1 - _MARGIN)
-    return np.asarray(np.log(clipped / (1 - clipped)))
-
-
 def spline_basis(x: Floats, knots: tuple[float, ...]) -> Floats:
     """Return the columns of a calibration curve: one, x, and the restricted cubic spline terms of x.
 
@@ -73,52 +66,6 @@ def spline_basis(x: Floats, knots: tuple[float, ...]) -> Floats:
     return np.stack(columns, axis=1)
 
 
-def fit_logistic(basis: Floats, labels: Floats) -> tuple[Floats, bool]:
-    """Fit the logistic regression of a calibration curve by Newton's method with step halving.
-
-    Args:
-        basis: Columns of the regression.
-        labels: 1 for a case, 0 for a control.
-
-    Returns:
-        The coefficients, and whether the fit converged.
-    """
-    scale = np.maximum(np.abs(basis).max(0), 1e-12)
-    x = basis / scale
-    coefficients = np.zeros(x.shape[1])
-    loss = _log_loss(x @ coefficients, labels)
-    for _ in range(_MAX_STEPS):
-        fitted = _logistic(x @ coefficients)
-        gradient = x.T @ (labels - fitted)
-        if np.abs(gradient).max() <= _TOLERANCE * len(x):
-            return coefficients / scale, True
-        curvature = (x * (fitted * (1 - fitted))[:, None]).T @ x
-        step = np.linalg.lstsq(curvature, gradient, rcond=None)[0]
-        while (proposed := _log_loss(x @ (coefficients + step), labels)) > loss and np.abs(
-            step
-        ).max() > 1e-12:
-            step /= 2
-        coefficients, loss = coefficients + step, proposed
-    return coefficients / scale, False
-
-
-def _log_loss(linear: Floats, labels: Floats) -> float:
-    return float((np.logaddexp(0, linear) - labels * linear).sum())
-
-
-def calibration_slope_estimate(
-    probabilities: NDArray[np.floating], labels: NDArray[np.integer], level: float = 0.95
-) -> MetricEstimate:
-    """Return the calibration slope with its Wald interval, a calibration curve without knots; NaN if not estimable."""
-    y, basis = np.asarray(labels, np.float64), spline_basis(log_odds(probabilities), ())
-    has_both = min(y.sum(), len(y) - y.sum()) >= 1 and np.ptp(basis[:, 1]) > _MARGIN
-    fit = _fit_with_covariance(basis, y) if has_both else None
-    if fit is None:
-        return MetricEstimate(np.nan, np.nan, np.nan)
-    slope, half_width = float(fit[0][1]), _quantile(level) * float(np.sqrt(fit[1][1, 1]))
-    return MetricEstimate(slope, slope - half_width, slope + half_width)
-
-
 def smooth_calibration(
     probabilities: NDArray[np.floating],
     labels: NDArray[np.integer],
@@ -134,39 +81,32 @@ def smooth_calibration(
         level: Confidence level of the band.
         points: Number of points of the curve.
     """
-    y, x = np.asarray(labels, np.float64), log_odds(probabilities)
-    smaller_class = int(min(y.sum(), len(y) - y.sum()))
-    if smaller_class < 1 or np.ptp(x) < _MARGIN:
+    counts, x = count_scores(probabilities, labels), log_odds(probabilities)
+    smaller_class = int(min(counts.cases.sum(), counts.controls.sum()))
+    if not smaller_class:
         return None
     for knots in _knot_choices(x, smaller_class):
-        basis = spline_basis(x, knots)
-        fit = _fit_with_covariance(basis, y)
-        if fit is not None:
+        columns = spline_basis(log_odds(counts.scores), knots).T
+        fit = fit_columns(columns, counts.cases[None], counts.controls[None])
+        coefficients, covariance = fit.coefficients[0], fit.covariance[0]
+        largest = np.abs(coefficients @ columns).max()
+        if np.isfinite(largest) and (largest <= _MAX_LOG_ODDS or not knots):
             break
     else:
         return None
-    coefficients, covariance = fit
     first, last = np.quantile(np.asarray(probabilities, np.float64), [0.01, 0.99])
     predicted = np.linspace(float(first), float(last), points)
     grid = spline_basis(log_odds(predicted), knots)
     linear = grid @ coefficients
     half_width = _quantile(level) * np.sqrt(np.einsum("ij,jk,ik->i", grid, covariance, grid))
-    difference = np.abs(np.asarray(probabilities, np.float64) - _logistic(basis @ coefficients))
+    difference = np.abs(
+        np.asarray(probabilities, np.float64) - sigmoid(spline_basis(x, knots) @ coefficients)
+    )
     e50, e90 = np.quantile(difference, [0.5, 0.9])
     return CalibrationCurve(
-        predicted, _logistic(linear), _logistic(linear - half_width), _logistic(linear + half_width),
+        predicted, sigmoid(linear), sigmoid(linear - half_width), sigmoid(linear + half_width),
         float(difference.mean()), float(e50), float(e90), knots,
     )  # fmt: skip
-
-
-def _fit_with_covariance(basis: Floats, labels: Floats) -> tuple[Floats, Floats] | None:
-    """Return the coefficients of a calibration curve and their covariance; None if separated or not converged."""
-    coefficients, is_converged = fit_logistic(basis, labels)
-    linear = basis @ coefficients
-    if not is_converged or np.abs(linear).max() > _MAX_LOG_ODDS:
-        return None
-    fitted = _logistic(linear)
-    return coefficients, np.asarray(np.linalg.inv((basis * (fitted * (1 - fitted))[:, None]).T @ basis))
 
 
 def observed_expected_ratio(
@@ -191,10 +131,10 @@ def observed_expected_ratio(
             low, high = -60.0, 60.0  # the standardised difference decreases with the shift
             for _ in range(80):
                 shift = (low + high) / 2
-                fitted = _logistic(x + shift)
+                fitted = sigmoid(x + shift)
                 spread = np.sqrt(max(float((fitted * (1 - fitted)).sum()), 1e-300))
                 low, high = (shift, high) if (observed - fitted.sum()) / spread > z else (low, shift)
-            total = float(_logistic(x + (low + high) / 2).sum())
+            total = float(sigmoid(x + (low + high) / 2).sum())
         limits.append(total / expected)
     return MetricEstimate(observed / expected, *limits)
 
@@ -229,7 +169,7 @@ def decision_curve(
         _wilson((is_treated & members[:, None]).sum(0), len(y), _quantile(level)) for members in (y, ~y)
     )
     a, b = true[0], false[0]
-    correlation = -np.sqrt(a * b / np.maximum((1 - a) * (1 - b), _MARGIN))
+    correlation = -np.sqrt(a * b / np.maximum((1 - a) * (1 - b), 1e-6))
     band = []
     for i, j, sign in ((1, 2, -1), (2, 1, 1)):
         da, db = np.abs(a - true[i]), odds * np.abs(b - false[j])
@@ -252,10 +192,6 @@ def _knot_choices(x: Floats, smaller_class: int) -> Iterator[tuple[float, ...]]:
         if smaller_class >= _CASES_PER_KNOT * count and np.diff(knots).min() > 1e-3 * np.ptp(x):
             yield tuple(knots.tolist())
     yield ()
-
-
-def _logistic(x: Floats) -> Floats:
-    return np.asarray(1 / (1 + np.exp(-np.clip(x, -500, 500))))
 
 
 def _quantile(level: float) -> float:

@@ -246,6 +246,10 @@ class Recalibration:
         """Whether the recalibration exists and preserves the order of predictions."""
         return self.status == "fitted"
 
+    def apply(self, probabilities: NDArray[np.floating]) -> Floats:
+        """Return predicted probabilities of a classifier corrected by the recalibration."""
+        return sigmoid(self.intercept + self.slope * log_odds(probabilities))
+
 
 def recalibration(counts: ScoreHistogram) -> Recalibration:
     """Return the recalibration of a classifier on the scale of log odds, by the fit of the calibration slope.

@@ -7,6 +7,7 @@ Each method was chosen by measured coverage (`abaton bench references`). All but
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -62,22 +63,46 @@ def wilson_limits(fraction: float, n: float, z: float) -> Limits:
     return max(0.0, middle - half_width), min(1.0, middle + half_width)
 
 
+class AurocEstimate(NamedTuple):
+    """AUROC with its standard error.
+
+    Attributes:
+        value: The AUROC; NaN with fewer than two cases or controls.
+        standard_error: DeLong's standard error.
+        degrees: Degrees of freedom of the error (Brunner and Munzel, 2000).
+    """
+
+    value: float
+    standard_error: float
+    degrees: float
+
+
+def estimate_auroc(cases: Floats, controls: Floats) -> AurocEstimate:
+    """Return the AUROC and DeLong's standard error, for its interval, from counts by ascending score.
+
+    >>> estimate_auroc(np.array([0.0, 1, 0, 1]), np.array([1.0, 0, 1, 0]))[:2]
+    (0.75, 0.3535533905932738)
+    """
+    n1, n0 = float(cases.sum()), float(controls.sum())
+    if min(n1, n0) < 2:
+        return AurocEstimate(math.nan, math.nan, math.nan)
+    below = np.cumsum(controls) - controls / 2  # of a case: number of controls with a lower score
+    above = 1 - (np.cumsum(cases) - cases / 2) / n1
+    value = float((cases * below).sum() / (n1 * n0))
+    by_case = float((cases * (below / n0 - value) ** 2).sum() / (n1 - 1) / n1)
+    by_control = float((controls * (above - value) ** 2).sum() / (n0 - 1) / n0)
+    variance = by_case + by_control
+    squares = by_case**2 / (n1 - 1) + by_control**2 / (n0 - 1)
+    return AurocEstimate(value, math.sqrt(variance), variance**2 / squares if squares > 0 else math.nan)
+
+
 def auroc_limits(cases: Floats, controls: Floats, level: float) -> Limits:
     """Return limits of a classifier's AUROC: DeLong's variance, log odds, and Student's t.
 
-    The degrees of freedom are those of Brunner and Munzel (2000). With an AUROC of 0 or 1 there is no interval.
+    With an AUROC of 0 or 1 there is no interval.
     """
-    n1, n0 = cases.sum(), controls.sum()
-    below = (np.cumsum(controls) - controls / 2) / n0  # of a case: fraction of controls with a lower score
-    above = 1 - (np.cumsum(cases) - cases / 2) / n1
-    value = float((cases * below).sum() / n1)
-    by_case = float((cases * (below - value) ** 2).sum() / (n1 - 1) / n1)
-    by_control = float((controls * (above - value) ** 2).sum() / (n0 - 1) / n0)
-    variance = by_case + by_control
-    if not variance > 0:
-        return UNKNOWN_LIMITS
-    degrees = variance**2 / (by_case**2 / (n1 - 1) + by_control**2 / (n0 - 1))
-    return logit_limits(value, math.sqrt(variance), t_quantile(level, degrees))
+    value, error, degrees = estimate_auroc(cases, controls)
+    return logit_limits(value, error, t_quantile(level, degrees))
 
 
 def auprc_limits(value: float, cases: Floats, controls: Floats, level: float) -> Limits:

@@ -7,6 +7,7 @@ controls, completely or up to ties (Albert and Anderson, 1984).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,17 +27,30 @@ _TOLERANCE = 1e-16  # of the squared Newton decrement: the last step is below 1e
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LogisticFit:
-    """Fitted lines of log odds; NaN where a line is not estimable.
+    """Fitted logistic regressions, one for every row of counts; NaN where one is not estimable.
 
     Attributes:
-        intercept, slope: The coefficients, one for every row of counts.
-        intercept_error, slope_error: Their standard errors from the observed information.
+        coefficients: The intercept, the slope of the log odds, and the coefficients of any other columns.
+        covariance: Their covariances from the observed information.
     """
 
-    intercept: Floats
-    slope: Floats
-    intercept_error: Floats
-    slope_error: Floats
+    coefficients: Floats
+    covariance: Floats
+
+    @property
+    def intercept(self) -> Floats:
+        """Intercept of each logistic fit."""
+        return self.coefficients[:, 0]
+
+    @property
+    def slope(self) -> Floats:
+        """Slope of the log odds in each logistic fit."""
+        return self.coefficients[:, 1]
+
+    @property
+    def slope_error(self) -> Floats:
+        """Standard error of the slope in each logistic fit."""
+        return np.sqrt(self.covariance[:, 1, 1])
 
 
 def log_odds(probabilities: NDArray[np.floating]) -> Floats:
@@ -70,36 +84,54 @@ def fit_line(
     >>> fit.slope.round(4).tolist()
     [1.0986]
     """
-    total = cases + controls
-    q0, q1 = prior_precision
+    columns = np.stack([np.ones_like(x), x])
+    return fit_columns(columns, cases, controls, prior_precision=prior_precision)
+
+
+def fit_columns(
+    columns: Floats, cases: Floats, controls: Floats, *, prior_precision: Sequence[float] = ()
+) -> LogisticFit:
+    """Fit a logistic regression on several columns by Newton's method with step halving.
+
+    Args:
+        columns: Ones, the ascending log odds of each score, and functions of them, one row per column.
+        cases: Counts of cases by score, one row per fit.
+        controls: Counts of controls, in the same form.
+        prior_precision: Precision of a normal prior of each coefficient, at 1 for the slope and at 0 for the others.
+    """
+    total, size = cases + controls, len(columns)
+    precision = np.asarray(prior_precision, np.float64) if len(prior_precision) else np.zeros(size)
     fraction = (cases.sum(1) + 0.5) / (total.sum(1) + 1)
-    line = np.stack([np.log(fraction / (1 - fraction)), np.zeros(len(cases))], axis=1)
+    coefficients = np.zeros((len(cases), size))
+    coefficients[:, 0] = np.log(fraction / (1 - fraction))
+    covariance = np.full((len(cases), size, size), np.nan)
     is_converged = np.zeros(len(cases), bool)
-    is_active = np.ones(len(cases), bool) if q0 and q1 else has_overlap(cases, controls)
-    errors = np.full((len(cases), 2), np.nan)
-    likelihood = _likelihood(line, x, cases, controls, prior_precision)
+    is_active = np.ones(len(cases), bool) if precision.all() else has_overlap(cases, controls)
+    likelihood = _likelihood(coefficients, columns, cases, controls, precision)
     for _ in range(_MAX_STEPS):
         rows = np.flatnonzero(is_active)
         if not len(rows):
             break
-        step, decrement, errors[rows] = _newton_step(line[rows], x, cases[rows], total[rows], prior_precision)
+        step, decrement, covariance[rows] = _newton_step(
+            coefficients[rows], columns, cases[rows], total[rows], precision
+        )
         is_step = np.isfinite(step).all(1)
         is_done = is_step & (decrement < _TOLERANCE)
-        line[rows[is_done]] += step[is_done]
+        coefficients[rows[is_done]] += step[is_done]
         is_converged[rows[is_done]] = True
         is_active[rows[is_done | ~is_step]] = False
         rows, step = rows[is_step & ~is_done], step[is_step & ~is_done]
         for _ in range(_MAX_HALVINGS):
             if not len(rows):
                 break
-            proposed = line[rows] + step
-            new = _likelihood(proposed, x, cases[rows], controls[rows], prior_precision)
+            proposed = coefficients[rows] + step
+            new = _likelihood(proposed, columns, cases[rows], controls[rows], precision)
             is_better = new >= likelihood[rows] - 1e-12 * np.abs(likelihood[rows])
-            line[rows[is_better]], likelihood[rows[is_better]] = proposed[is_better], new[is_better]
+            coefficients[rows[is_better]], likelihood[rows[is_better]] = proposed[is_better], new[is_better]
             rows, step = rows[~is_better], step[~is_better] / 2
         is_active[rows] = False  # no shorter step increases the likelihood
-    line[~is_converged], errors[~is_converged] = np.nan, np.nan
-    return LogisticFit(line[:, 0], line[:, 1], errors[:, 0], errors[:, 1])
+    coefficients[~is_converged], covariance[~is_converged] = np.nan, np.nan
+    return LogisticFit(coefficients, covariance)
 
 
 def fit_shift(x: Floats, cases: Floats, controls: Floats) -> tuple[Floats, Floats]:
@@ -158,34 +190,62 @@ def has_overlap(cases: Floats, controls: Floats) -> NDArray[np.bool_]:
 
 
 def _likelihood(
-    line: Floats, x: Floats, cases: Floats, controls: Floats, prior: tuple[float, float]
+    coefficients: Floats, columns: Floats, cases: Floats, controls: Floats, precision: Floats
 ) -> Floats:
     """Return the log likelihood of a logistic fit for every row, with its prior."""
-    predictor = line[:, :1] + line[:, 1:] * x
+    predictor = _predictor(coefficients, columns)
     tail = np.log1p(np.exp(-np.abs(predictor)))
     negative = cases * (np.maximum(-predictor, 0) + tail) + controls * (np.maximum(predictor, 0) + tail)
-    penalty = prior[0] * line[:, 0] ** 2 + prior[1] * (line[:, 1] - 1) ** 2
+    penalty = (precision * _deviation(coefficients) ** 2).sum(1)
     return np.asarray(-negative.sum(1) - penalty / 2)
 
 
+def _predictor(coefficients: Floats, columns: Floats) -> Floats:
+    """Return the fitted log odds of a logistic fit, in the same order of sums for one row and for many."""
+    predictor = np.asarray(coefficients[:, :1] * columns[0])
+    for i in range(1, len(columns)):
+        predictor = predictor + coefficients[:, i, None] * columns[i]
+    return predictor
+
+
+def _deviation(coefficients: Floats) -> Floats:
+    """Return the distance of a logistic fit from no change: a slope of 1, all else 0."""
+    return np.asarray(coefficients - np.eye(coefficients.shape[1])[1])
+
+
 def _newton_step(
-    line: Floats, x: Floats, cases: Floats, total: Floats, prior: tuple[float, float]
+    coefficients: Floats, columns: Floats, cases: Floats, total: Floats, precision: Floats
 ) -> tuple[Floats, Floats, Floats]:
-    """Return step, squared decrement and standard errors of a logistic fit; NaN where the curvature vanishes."""
-    predictor = line[:, :1] + line[:, 1:] * x
+    """Return step, squared decrement and covariance of a logistic fit; NaN where the curvature vanishes.
+
+    The columns are made orthogonal under the curvature (Gram and Schmidt): no difference of large, almost equal sums.
+    The prior of a coefficient is an additional subject whose column is a unit vector.
+    """
+    predictor = _predictor(coefficients, columns)
     probabilities, complement = sigmoid(predictor), sigmoid(-predictor)
     residuals = cases * complement - (total - cases) * probabilities
-    curvature = total * probabilities * complement
-    h00 = curvature.sum(1) + prior[0]
+    curvature, pull = total * probabilities * complement, precision * _deviation(coefficients)
+    rows, size = coefficients.shape
+    orthogonal: list[Floats] = []
+    units: list[Floats] = []
+    mixing, spread, gradient = np.zeros((rows, size, size)), np.zeros((rows, size)), np.zeros((rows, size))
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        mean = (curvature * x).sum(1) / h00
-        centred = x - mean[:, None]
-        spread = (curvature * centred**2).sum(1) + prior[0] * mean**2 + prior[1]
-        g0 = residuals.sum(1) - prior[0] * line[:, 0]
-        # The gradient of the slope at the centred log odds: no difference of large sums.
-        g1 = (residuals * centred).sum(1) - prior[1] * (line[:, 1] - 1) + prior[0] * line[:, 0] * mean
-        slope = g1 / spread
-        step = np.stack([g0 / h00 - mean * slope, slope], axis=1)
-        errors = np.sqrt(np.stack([1 / h00 + mean**2 / spread, 1 / spread], axis=1))
-        decrement = g0**2 / h00 + g1**2 / spread
-    return step, decrement, errors
+        for j, raw_column in enumerate(columns):
+            column, unit = np.broadcast_to(raw_column, residuals.shape), np.tile(np.eye(size)[j], (rows, 1))
+            for i, (other, other_unit) in enumerate(zip(orthogonal, units, strict=True)):
+                shared = (curvature * (other * column)).sum(1) + (precision * other_unit * unit).sum(1)
+                mixing[:, i, j] = shared / spread[:, i]
+                column = column - mixing[:, i, j, None] * other
+                unit = unit - mixing[:, i, j, None] * other_unit
+            spread[:, j] = (curvature * column**2).sum(1) + (precision * unit**2).sum(1)
+            gradient[:, j] = (residuals * column).sum(1) - (pull * unit).sum(1)
+            orthogonal.append(column)
+            units.append(unit)
+        # The step, and a root of the covariance, from the orthogonal columns back to the given ones.
+        roots = np.eye(size) / np.sqrt(spread)[:, None]
+        solved = np.concatenate([(gradient / spread)[:, :, None], roots], axis=2)
+        for j in range(size - 1, 0, -1):
+            solved[:, :j] -= mixing[:, :j, j, None] * solved[:, j, None]
+        covariance = np.einsum("rik,rjk->rij", solved[:, :, 1:], solved[:, :, 1:])
+        decrement = (gradient**2 / spread).sum(1)
+    return solved[:, :, 0], decrement, covariance

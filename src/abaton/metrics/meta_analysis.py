@@ -10,19 +10,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from abaton.metrics.classification import MetricEstimate
-from abaton.metrics.classification_intervals import MIN_CLASS_COUNT
+from abaton.metrics.classification_intervals import MIN_CLASS_COUNT, AurocEstimate
+from abaton.metrics.logistic_fit import sigmoid
 
 MIN_SITES_FOR_PREDICTION = 5
 """Fewest sites with a prediction interval: with fewer the heterogeneity is hardly known."""
-
-MIN_INTERVAL_CASES = 15
-"""Fewest cases, and controls, of an AUROC with an interval: with ten its simulated coverage falls to 83 %."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,65 +40,6 @@ class MetaAnalysis:
     i2: float
     q: float
     sites: int
-
-
-class AurocEstimate(NamedTuple):
-    """AUROC of a site for a meta-analysis.
-
-    Attributes:
-        value: The AUROC; NaN with fewer than two cases or controls.
-        standard_error: DeLong's standard error.
-        degrees: Degrees of freedom of the error (Brunner and Munzel, 2000).
-        rarer: Number of subjects of the rarer class.
-    """
-
-    value: float
-    standard_error: float
-    degrees: float
-    rarer: int
-
-    def interval(self, level: float = 0.95) -> MetricEstimate:
-        """Return a site's AUROC with its interval, by Student's t on the logit scale of the meta-analysis.
-
-        There is none at 0 and 1, nor below :data:`MIN_INTERVAL_CASES` cases or controls.
-        """
-        from scipy.stats import t
-
-        if not (0 < self.value < 1 and self.standard_error > 0 and self.rarer >= MIN_INTERVAL_CASES):
-            return MetricEstimate(self.value, float("nan"), float("nan"))
-        half_width = (
-            t.ppf((1 + level) / 2, self.degrees) * self.standard_error / (self.value * (1 - self.value))
-        )
-        logit = np.log(self.value / (1 - self.value))
-        return MetricEstimate(self.value, _expit(logit - half_width), _expit(logit + half_width))
-
-
-def estimate_auroc(scores: NDArray[np.floating], labels: NDArray[np.integer]) -> AurocEstimate:
-    """Return the AUROC and DeLong's standard error for a meta-analysis.
-
-    >>> estimate_auroc(np.array([0.1, 0.4, 0.35, 0.8]), np.array([0, 0, 1, 1]))[:2]
-    (0.75, 0.3535533905932738)
-    """
-    is_case = np.asarray(labels).astype(bool)
-    values = np.asarray(scores, np.float64)
-    cases, controls = values[is_case], values[~is_case]
-    rarer = min(len(cases), len(controls))
-    if rarer < 2:
-        return AurocEstimate(float("nan"), float("nan"), float("nan"), rarer)
-    by_case = _win_fraction(cases, controls)
-    by_control = 1 - _win_fraction(controls, cases)
-    parts = [(part.var(ddof=1) / len(part), len(part) - 1) for part in (by_case, by_control)]
-    variance = float(sum(part for part, _ in parts))
-    spread = float(sum(part**2 / degrees for part, degrees in parts))
-    degrees = variance**2 / spread if spread > 0 else float("nan")
-    return AurocEstimate(float(by_case.mean()), float(np.sqrt(variance)), degrees, rarer)
-
-
-def _win_fraction(values: NDArray[np.float64], others: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return for each value the fraction of others below it, ties counting one half."""
-    ordered = np.sort(others)
-    below, up_to = (np.searchsorted(ordered, values, side=side) for side in ("left", "right"))
-    return np.asarray((below + up_to) / (2 * len(others)))
 
 
 def weighted_difference(
@@ -164,12 +101,7 @@ def combine_auroc(estimates: Sequence[AurocEstimate], level: float = 0.95) -> Me
     prediction = None
     if len(y) >= MIN_SITES_FOR_PREDICTION:
         spread = t.ppf((1 + level) / 2, len(y) - 2) * np.sqrt(tau2 + mean_variance)
-        prediction = float(_expit(mean - spread)), float(_expit(mean + spread))
-    estimate = MetricEstimate(
-        *(float(_expit(value)) for value in (mean, mean - half_width, mean + half_width))
-    )
+        low, high = sigmoid(np.array([mean - spread, mean + spread])).tolist()
+        prediction = low, high
+    estimate = MetricEstimate(*sigmoid(np.array([mean, mean - half_width, mean + half_width])).tolist())
     return MetaAnalysis(estimate, prediction, tau2, max(0.0, (q - degrees) / q) if q else 0.0, q, len(y))
-
-
-def _expit(value: float) -> float:
-    return float(1 / (1 + np.exp(-value)))

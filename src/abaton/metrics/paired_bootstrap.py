@@ -12,11 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from abaton.metrics.classification import (
-    BINS,
     Floats,
     MetricEstimate,
-    bin_indices,
-    bin_scores,
     count_scores,
     evaluate_classifier,
     metric_functions,
@@ -113,7 +110,7 @@ def probability_statistic(
     *,
     specificity: float = 0.9,
 ) -> Statistic:
-    """Return a metric of probabilities for the paired bootstrap; for several classes the mean of one-vs-rest.
+    """Return a metric of exact probabilities for the paired bootstrap; for several classes the mean of one-vs-rest.
 
     Args:
         probabilities: Probability of each class, a row per subject.
@@ -123,17 +120,16 @@ def probability_statistic(
         specificity: Specificity at which sensitivity is computed.
     """
     metric_function = metric_functions(specificity)[metric]
-    # The same bins as in the counts that sites release: both give the same value.
     clipped = np.clip(np.asarray(probabilities, np.float64), 0, 1)
-    case_bins, middles = [bin_indices(clipped[:, i]) for i in cases], bin_scores()
+    parts = []
+    for i in cases:
+        order = np.argsort(clipped[:, i], kind="stable")
+        scores, starts = np.unique(clipped[order, i], return_index=True)
+        parts.append((order, scores, starts, (labels == i)[order]))
 
     def evaluate(weights: Floats) -> Floats:
         values = []
-        for i, bins in zip(cases, case_bins, strict=True):
-            order = np.argsort(bins, kind="stable")
-            starts = np.flatnonzero(np.append(True, np.diff(bins[order]) > 0))
-            is_case = (labels == i)[order]
-            scores = middles[bins[order][starts]]
+        for order, scores, starts, is_case in parts:
             sorted_weights = weights[:, order]
             sums = (
                 np.add.reduceat(sorted_weights * is_member, starts, axis=1)
@@ -143,8 +139,8 @@ def probability_statistic(
         return np.asarray(np.mean(values, axis=0))
 
     def estimate(level: float) -> MetricEstimate:
-        histogram = count_scores(clipped[:, cases[0]], labels == cases[0], bins=BINS)
-        return evaluate_classifier(histogram, specificity=specificity, level=level)[metric]
+        counts = count_scores(clipped[:, cases[0]], labels == cases[0])
+        return evaluate_classifier(counts, specificity=specificity, level=level)[metric]
 
     has_difference_interval = metric != "calibration slope" and not metric.startswith("sensitivity")
     return Statistic(

@@ -14,6 +14,7 @@ from abaton.report.performance_tables import (
     group_table,
     heterogeneity_table,
     heterogeneity_text,
+    recalibration_text,
     validation_table,
 )
 from abaton.report.run_tables import Table
@@ -122,29 +123,20 @@ def _summary(performance: Sequence[Mapping[str, Any]], metrics: Sequence[str]) -
     )
 
 
-def _recalibration_text(recalibration: Mapping[str, Any]) -> str:
-    """Return the recalibration as one sentence of the model card page, also where it is not applied."""
-    if recalibration["slope"] is None:
-        return f"Recalibration of log odds: {recalibration['status']}; 'abaton model predict' applies none."
-    line = f"slope {recalibration['slope']:.3f}, intercept {recalibration['intercept']:+.3f}"
-    is_applied = "applies it" if recalibration["status"] == "fitted" else "does not apply it"
-    return f"Recalibration of log odds: {line}; 'abaton model predict' {is_applied}."
-
-
 def _optional_sections(card: Mapping[str, Any]) -> Iterable[CardSection]:
     """Yield optional sections of the model card page: calibration, importance, personal models."""
     calibration = card["calibration"]
-    if calibration["points"]:
-        recalibration = calibration["recalibration"]
-        text = "Test subjects in bins of about equal size by predicted probability."
+    points, recalibration = calibration["points"], calibration["recalibration"]
+    if points or recalibration is not None:
+        text = "Test subjects in bins of about equal size by predicted probability. " if points else ""
         if recalibration is not None:
-            text += f" {_recalibration_text(recalibration)}"
+            text += recalibration_text(recalibration)
         rows = [
             {
                 "predicted probability": f"{row['predicted']:.3f}",
                 "observed proportion": format_interval(row["observed"]),
             }
-            for row in calibration["points"]
+            for row in points
         ]
         yield CardSection(
             "Calibration", text, columns=["predicted probability", "observed proportion"], rows=rows

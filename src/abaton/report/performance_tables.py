@@ -86,6 +86,27 @@ def calibration_facts(calibration: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
+def recalibration_text(recalibration: Mapping[str, Any]) -> str:
+    """Return the recalibration as sentences on performance, also where it is not applied.
+
+    >>> recalibration_text({"intercept": None, "slope": None, "status": "not released", "test": None})
+    "Recalibration of log odds: not released; 'abaton model predict' applies none."
+    """
+    if recalibration["slope"] is None:
+        return f"Recalibration of log odds: {recalibration['status']}; 'abaton model predict' applies none."
+    line = f"slope {recalibration['slope']:.3f}, intercept {recalibration['intercept']:+.3f}"
+    is_applied = "applies it" if recalibration["status"] == "fitted" else "does not apply it"
+    text = f"Recalibration of log odds on validation subjects: {line}; 'abaton model predict' {is_applied}."
+    if recalibration["test"] is None:
+        return text
+    slope, intercept = (
+        format_interval(recalibration["test"][f"calibration {name}"]) for name in ("slope", "intercept")
+    )
+    return (
+        f"{text} With it, test subjects have a calibration slope of {slope} and an intercept of {intercept}."
+    )
+
+
 def heterogeneity_table(heterogeneity: Mapping[str, Any]) -> Table:
     """Return the table of performance by site and of the random-effects mean."""
     rows: list[Row] = [

@@ -7,6 +7,9 @@ contributes cases and controls together or not at all, and only with `3 * min_ce
 about fewer subjects than `min_cell_count`, and nothing by an input of which a group that small could be found by
 differencing.
 
+On one machine the recalibration of a model is fitted on the validation rows of all sites and evaluated on their test
+rows. On a network there is none: sites release no counts of validation rows.
+
 The metric of a single site that the site itself computed for its local benefit replaces the one from counts
 (`abaton.study_run.local_benefit`): there is one value for a site and a model.
 """
@@ -33,13 +36,14 @@ from abaton.metrics.classification import (
     merge_histograms,
     recalibration,
 )
+from abaton.metrics.classification_intervals import MIN_CLASS_COUNT
 from abaton.metrics.predictions import is_survival_label
 from abaton.metrics.regression import RegressionSums, add_errors, evaluate_sums, sum_errors
 from abaton.metrics.survival import ConcordanceSums, add_pairs, evaluate_survival, sum_pairs
 from abaton.models import Examples, Model
 from abaton.study import LearningSection
 from abaton.study_run.baselines import Baseline, baseline_kind
-from abaton.study_run.consented_learner import to_examples
+from abaton.study_run.consented_learner import select_rows, to_examples
 from abaton.study_run.preparation import PreparedSite, PreparedSites
 
 ALL_SITES = "all sites"
@@ -62,6 +66,8 @@ class EvaluationGroup:
     name: str
     grouping: str
 
+
+_ALL_SUBJECTS = EvaluationGroup(ALL_SITES, "all")
 
 GroupCounts = Sequence[ScoreHistogram] | RegressionSums | ConcordanceSums
 """Histograms of each class (one against the rest), sums of errors, or concordance sums of survival times."""
@@ -141,7 +147,7 @@ def evaluation_groups(
     Unless exact counts stay on the machine, an input has groups only if no count of subjects or of a class below
     `min_cell_count` is the difference of the total and the groups that the site releases.
     """
-    subsets = [(EvaluationGroup(ALL_SITES, "all"), eligible), (EvaluationGroup(site.name, "site"), eligible)]
+    subsets = [(_ALL_SUBJECTS, eligible), (EvaluationGroup(site.name, "site"), eligible)]
     for name, groups in site.groups.items():
         labels = np.array(groups, object)
         masks = {group: eligible & (labels == group) for group in sorted(set(labels[eligible].tolist()))}
@@ -261,7 +267,36 @@ def evaluate_models(
         bootstrap_resamples=bootstrap_resamples,
         is_exact=True,
     )
+    if len(prepared.classes) == 2:
+        results["recalibration"] = {
+            name: _recalibration(
+                _validation_counts(prepared, model, entry, subjects, layers),
+                [part[0] for part in _histograms(_contributions(counts[name], _ALL_SUBJECTS))],
+                learning.evaluation.confidence_level,
+            )
+            for name, entry in models.items()
+            if not isinstance(entry, Baseline)
+        }
     return {**results, "baselines": baselines} if baselines else results
+
+
+def _validation_counts(
+    prepared: PreparedSites,
+    model: Model,
+    vector: Vector,
+    subjects: Mapping[str, frozenset[str]],
+    local: Mapping[str, Mapping[str, Vector]],
+) -> list[ScoreHistogram]:
+    """Return the exact counts of an evaluated model on each site's validation rows in force, for two classes."""
+    histograms = []
+    for site in prepared.sites:
+        validation = site.rows.validation
+        eligible = np.array([subject in subjects[site.name] for subject in validation.subjects], dtype=bool)
+        if eligible.any():
+            data = to_examples(select_rows(validation, eligible))
+            predicted = model.score(vector, data, local.get(site.name)).predictions[:, 1]
+            histograms.append(count_scores(np.clip(predicted, 0, 1), data.y))
+    return histograms
 
 
 def evaluate_counts(
@@ -280,7 +315,6 @@ def evaluate_counts(
     """
     rows: list[dict[str, Any]] = []
     curves: dict[str, Any] = {}
-    recalibrations: dict[str, dict[str, Any]] = {}
     bootstrap = seed, bootstrap_resamples
     for name, site_counts in models.items():
         for group in _groups_to_evaluate(site_counts, min_cell_count):
@@ -300,24 +334,42 @@ def evaluate_counts(
             if group.grouping == "all" and len(classes) == 2 and contributions:
                 merged = merge_histograms(part[0] for part in _histograms(contributions))
                 curves[name] = _curves(merged, min_cell_count, learning.metrics)
-                recalibrations[name] = _recalibration(merged, min_cell_count)
     return {
         "rows": rows,
         "curves": curves,
-        "recalibration": recalibrations,
+        "recalibration": (
+            {name: _no_recalibration("not released") for name in models} if len(classes) == 2 else {}
+        ),
         "min_cell_count": min_cell_count,
         "is_exact": is_exact,
         **({"concordance_pairs": "within sites"} if learning.task == "survival" else {}),
     }
 
 
-def _recalibration(counts: ScoreHistogram, min_cell_count: int) -> dict[str, Any]:
-    """Return the recalibration of an evaluation as JSON values; its status says if and why it is not applicable."""
-    if not has_enough_cases(counts, min_cell_count):
-        return {"intercept": None, "slope": None, "status": "too few"}
+def _no_recalibration(status: str) -> dict[str, Any]:
+    return {"intercept": None, "slope": None, "status": status, "test": None}
+
+
+def _recalibration(
+    validation: Sequence[ScoreHistogram], test: Sequence[ScoreHistogram], level: float
+) -> dict[str, Any]:
+    """Return the recalibration of an evaluated model as JSON values; its status says if and why it is not applicable.
+
+    Args:
+        validation: Counts of the sites' validation rows, on which it is fitted.
+        test: Counts of the sites' test rows, on which it is evaluated: 'test' is the calibration after it.
+        level: Confidence level.
+    """
+    if not validation or not has_enough_cases(counts := merge_histograms(validation), MIN_CLASS_COUNT):
+        return _no_recalibration("too few")
     line = recalibration(counts)
     values = {key: value if math.isfinite(value) else None for key, value in asdict(line).items()}
-    return {**values, "status": line.status}
+    calibration = None
+    if line.is_applicable and test and has_enough_cases(merged := merge_histograms(test), MIN_CLASS_COUNT):
+        corrected = ScoreHistogram(line.apply(merged.scores), merged.cases, merged.controls)
+        estimates = evaluate_classifier(corrected, resamples=0, level=level)
+        calibration = _to_json_value(estimates, ["calibration slope", "calibration intercept"])
+    return {**values, "status": line.status, "test": calibration}
 
 
 def _groups_to_evaluate(site_counts: Sequence[SiteCounts], min_cell_count: int) -> list[EvaluationGroup]:

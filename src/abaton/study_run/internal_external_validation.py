@@ -20,8 +20,10 @@ from abaton.errors import RefusedError, SettingsError
 from abaton.features import ColumnStatistics, ScaledTable, column_statistics, pool_statistics, scale_table
 from abaton.federation.federation import Federation
 from abaton.federation.participants import LocalSite
-from abaton.metrics.calibration_curve import calibration_slope_estimate, observed_expected_ratio
-from abaton.metrics.meta_analysis import combine_auroc, estimate_auroc
+from abaton.metrics.calibration_curve import observed_expected_ratio
+from abaton.metrics.classification import count_scores, evaluate_classifier
+from abaton.metrics.classification_intervals import estimate_auroc
+from abaton.metrics.meta_analysis import combine_auroc
 from abaton.store import Store
 from abaton.study import LearningSection, Study
 from abaton.study_run.consented_learner import select_rows, to_examples
@@ -112,10 +114,12 @@ def validate_by_site(
         probabilities = _predict_omitted(
             learning, prepared, (omitted, split), others, subjects, profiles, seed, name
         )
-        estimates.append(estimate_auroc(probabilities, labels))
+        counts = count_scores(probabilities, labels)
+        estimates.append(estimate_auroc(counts.cases, counts.controls))
+        metrics = evaluate_classifier(counts, resamples=0, level=level)
         row["metrics"] = {
-            "auroc": estimate_to_json(estimates[-1].interval(level)),
-            "calibration_slope": estimate_to_json(calibration_slope_estimate(probabilities, labels, level)),
+            "auroc": estimate_to_json(metrics["auroc"]),
+            "calibration_slope": estimate_to_json(metrics["calibration slope"]),
             "observed_expected": estimate_to_json(observed_expected_ratio(probabilities, labels, level)),
         }
     combined = combine_auroc(estimates, level)

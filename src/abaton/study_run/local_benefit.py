@@ -24,7 +24,6 @@ from numpy.typing import NDArray
 
 from abaton.atomic_files import atomic_write, map_os_errors
 from abaton.errors import SettingsError
-from abaton.features import ScaledTable
 from abaton.federation.run import COMMUNITY
 from abaton.layout import Vector
 from abaton.learners.personalisation import PersonalModel, personalise_model
@@ -151,7 +150,8 @@ def site_benefit(
     """
     model, community = models
     rows = select_subjects(site.rows, subjects)
-    test, classes = to_examples(_select_subjects(site.test, subjects)), federation.classes
+    is_used = np.array([subject in subjects for subject in site.test.subjects], dtype=bool)
+    test, classes = to_examples(select_rows(site.test, is_used)), federation.classes
     is_survival = is_survival_label(test.y)
     events = test.y[:, 1].astype(np.int64) if is_survival else test.y
     class_count = 2 if is_survival else len(classes)
@@ -169,9 +169,10 @@ def site_benefit(
         local_only = train_baseline(
             model, [rows], training, settings.epochs, settings.seed, len(federation.classes)
         )
+    all_rows = to_examples(site.test)  # in one batch, as in the evaluation: the same bits
     predictions = {
-        LOCAL_ONLY: local_only.predict(test.x),
-        COMMUNITY: model.score(community, test).predictions,
+        LOCAL_ONLY: local_only.predict(all_rows.x)[is_used],
+        COMMUNITY: model.score(community, all_rows).predictions[is_used],
     }
     for method, personal_model in personal_models.items():
         probabilities = personal_model.predict(model, test.x, is_classification=bool(classes))
@@ -249,10 +250,6 @@ def _compare(
     return compare_models(
         statistics, strata, level=level, resamples=settings.bootstrap_resamples, seed=settings.seed
     )
-
-
-def _select_subjects(table: ScaledTable, subjects: frozenset[str]) -> ScaledTable:
-    return select_rows(table, np.array([subject in subjects for subject in table.subjects], dtype=bool))
 
 
 def add_benefits(

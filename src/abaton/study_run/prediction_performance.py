@@ -22,8 +22,9 @@ from abaton.metrics.calibration_curve import (
     observed_expected_ratio,
     smooth_calibration,
 )
-from abaton.metrics.classification import MetricEstimate
-from abaton.metrics.meta_analysis import auroc_difference, combine_auroc, estimate_auroc
+from abaton.metrics.classification import MetricEstimate, count_scores, evaluate_classifier
+from abaton.metrics.classification_intervals import estimate_auroc
+from abaton.metrics.meta_analysis import auroc_difference, combine_auroc
 from abaton.models import Model
 from abaton.study_run.consented_learner import to_examples
 from abaton.study_run.preparation import PreparedSites
@@ -114,9 +115,10 @@ def site_heterogeneity(test: HeldOutPredictions, level: float) -> dict[str, Any]
         if not has_enough(labels):
             sites[name] = None
             continue
-        estimates.append(estimate_auroc(probabilities, labels))
+        counts = count_scores(probabilities, labels)
+        estimates.append(estimate_auroc(counts.cases, counts.controls))
         sites[name] = {
-            "auroc": estimate_to_json(estimates[-1].interval(level)),
+            "auroc": estimate_to_json(evaluate_classifier(counts, resamples=0, level=level)["auroc"]),
             "observed_expected": estimate_to_json(observed_expected_ratio(probabilities, labels, level)),
         }
     combined = combine_auroc(estimates, level)
@@ -142,10 +144,10 @@ def group_differences(test: HeldOutPredictions, level: float) -> list[dict[str, 
             members = groups == group
             row: dict[str, Any] = {"group": f"{name}: {group}", "grouping": name}
             if has_enough(test.labels[members]) and has_enough(test.labels[~members]):
-                estimates = [
-                    estimate_auroc(test.probabilities[part], test.labels[part]).interval(level)
-                    for part in (members, ~members)
+                counts = [
+                    count_scores(test.probabilities[part], test.labels[part]) for part in (members, ~members)
                 ]
+                estimates = [evaluate_classifier(part, resamples=0, level=level)["auroc"] for part in counts]
                 ratio = observed_expected_ratio(test.probabilities[members], test.labels[members], level)
                 row |= {
                     "auroc": estimate_to_json(estimates[0]),

@@ -132,6 +132,8 @@ def test_small_sites_release_no_counts_and_have_their_own_metric(rounds, store, 
         assert rows["all sites"]["sites"] <= len(pairs) - len(without_counts)
     page = render_run_report(make_run_report(row, []))
     assert "as many controls" in page
+    assert row.result["evaluation"]["recalibration"]["community"]["status"] == "not released"
+    assert "Recalibration of log odds: not released" in page
 
 
 def assert_own_models_stay(sites_folder, store, there, here):
