@@ -152,8 +152,8 @@ def test_withdrawn_validation_subjects_do_not_change_the_recalibration():
     withdrawn = recalibrate(prepared, lambda site: in_force[site.name] | frozenset(site.test.subjects))
     assert withdrawn == recalibrate(shorter)
     assert withdrawn["slope"] != recalibrate(prepared)["slope"]
-    few = recalibrate(prepared, lambda site: frozenset(site.rows.validation.subjects[:14]))
-    assert few == {"intercept": None, "slope": None, "status": "too few", "test": None}
+    rare = recalibrate(prepared, lambda site: frozenset(site.rows.validation.subjects[:14]))
+    assert rare == {"intercept": None, "slope": None, "status": "too few", "test": None}
 
 
 def test_no_recalibration_is_released_on_a_network():

@@ -13,7 +13,8 @@ from tests.cli_runner import abaton
 from tests.dashboard.example_store import Client
 
 from abaton.dashboard import DashboardState, make_dashboard
-from abaton.lab.demo import NOW
+from abaton.lab.demo import NOW, make_demo
+from abaton.lab.synthetic_hospitals import FOUR_HOSPITALS
 from abaton.store import Store
 from abaton.study_run import StudyOptions, evaluation, run_study
 from abaton.study_run.consented_learner import to_examples
@@ -61,7 +62,8 @@ def whole_run(four, store):
 
 
 @pytest.mark.slow
-def test_one_run_has_the_same_numbers_everywhere(four, tmp_path, monkeypatch):
+def test_one_run_has_the_same_numbers_everywhere(tmp_path):
+    four = make_demo(tmp_path / "hospitals", 3, 1.5, rounds=4, cohort=FOUR_HOSPITALS)  # 15 cases at each site
     with Store(tmp_path / "store") as store:
         row = whole_run(four, store)
         client = Client(make_dashboard(DashboardState(store)), "http://localhost:8730")

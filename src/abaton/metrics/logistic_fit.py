@@ -228,15 +228,16 @@ def _newton_step(
     rows, size = coefficients.shape
     orthogonal: list[Floats] = []
     units: list[Floats] = []
-    mixing, spread, gradient = np.zeros((rows, size, size)), np.zeros((rows, size)), np.zeros((rows, size))
+    projections = np.zeros((rows, size, size))
+    spread, gradient = np.zeros((rows, size)), np.zeros((rows, size))
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         for j, raw_column in enumerate(columns):
             column, unit = np.broadcast_to(raw_column, residuals.shape), np.tile(np.eye(size)[j], (rows, 1))
             for i, (other, other_unit) in enumerate(zip(orthogonal, units, strict=True)):
                 shared = (curvature * (other * column)).sum(1) + (precision * other_unit * unit).sum(1)
-                mixing[:, i, j] = shared / spread[:, i]
-                column = column - mixing[:, i, j, None] * other
-                unit = unit - mixing[:, i, j, None] * other_unit
+                projections[:, i, j] = shared / spread[:, i]
+                column = column - projections[:, i, j, None] * other
+                unit = unit - projections[:, i, j, None] * other_unit
             spread[:, j] = (curvature * column**2).sum(1) + (precision * unit**2).sum(1)
             gradient[:, j] = (residuals * column).sum(1) - (pull * unit).sum(1)
             orthogonal.append(column)
@@ -245,7 +246,7 @@ def _newton_step(
         roots = np.eye(size) / np.sqrt(spread)[:, None]
         solved = np.concatenate([(gradient / spread)[:, :, None], roots], axis=2)
         for j in range(size - 1, 0, -1):
-            solved[:, :j] -= mixing[:, :j, j, None] * solved[:, j, None]
+            solved[:, :j] -= projections[:, :j, j, None] * solved[:, j, None]
         covariance = np.einsum("rik,rjk->rij", solved[:, :, 1:], solved[:, :, 1:])
         decrement = (gradient**2 / spread).sum(1)
     return solved[:, :, 0], decrement, covariance

@@ -53,9 +53,7 @@ EligibleSubjectsOf = Callable[[PreparedSite], frozenset[str]]
 
 _LOCAL_PREFIX = "model/"  # prefix of personal layers in a learner's state
 _CURVE_POINTS = 101  # a finer curve would disclose scores of single subjects
-_MIN_GROUP_CASES = (
-    10  # cases and controls of all sites in a group other than all subjects and those of a site
-)
+_MIN_GROUP_CASES = 10  # cases, and controls, of all sites in a group of an input
 _CONTRIBUTION_FACTOR = 3  # times min_cell_count: cases, and controls, of a site in merged counts
 
 
