@@ -100,7 +100,7 @@ def test_the_card_has_intervals_and_sites_with_better_local_only_models(heart):
     worse = [
         line["site"]
         for line in lines
-        if line["gain_over_local_only"] and line["gain_over_local_only"]["high"] < 0
+        if (line["gain_over_local_only"]["high"] or 0) < 0  # no interval with few subjects of a class
     ]
     limitation = f"The local-only model is better than the community model at: {', '.join(worse)}."
     assert (limitation in card["limitations"]) == bool(worse)

@@ -172,7 +172,7 @@ def local_benefit_text(benefits: Sequence[Mapping[str, Any]]) -> str:
     }
     evaluated, others = len(sites) - counts[TOO_FEW], counts[TOO_FEW]
     overall = "".join(
-        f"Over all sites, weighted by their cases, the community model is better than the local-only models by "
+        f"Weighted by cases over all sites, the local benefit of the community model is "
         f"{format_difference(benefit['benefit'])}. "
         for benefit in benefits
         if benefit not in sites
