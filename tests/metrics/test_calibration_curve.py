@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import statsmodels.api as statsmodels
 
 from abaton.metrics.calibration_curve import (
     decision_curve,
@@ -13,8 +14,6 @@ from abaton.metrics.calibration_curve import (
 )
 from abaton.metrics.classification import count_scores, evaluate_classifier
 from abaton.metrics.logistic_fit import fit_columns, log_odds
-
-statsmodels = pytest.importorskip("statsmodels.api")
 
 
 def logistic(x):

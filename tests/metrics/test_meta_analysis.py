@@ -39,7 +39,8 @@ def test_the_error_of_an_auroc_is_delongs():
 
 
 def test_it_is_the_meta_analysis_of_statsmodels():
-    combine_effects = pytest.importorskip("statsmodels.stats.meta_analysis").combine_effects
+    from statsmodels.stats.meta_analysis import combine_effects
+
     for seed in range(200):
         rng = np.random.default_rng(seed)
         sites = int(rng.integers(2, 12))
