@@ -1,8 +1,8 @@
 """Local benefit in the heart study: local-only model, community model and personal models.
 
 The study of `examples/heart` with ten seeds, each with its own split of every hospital's subjects. All models are
-evaluated at one hospital on held-out test subjects; the local-only model also trains on the validation subjects,
-for as many epochs as the busiest hospital. The rule for the interpolation weight was chosen after comparing several
+evaluated at one hospital on held-out test subjects; the local-only model also trains on the validation subjects and
+is tuned by cross-validation. The rule for the interpolation weight was chosen after comparing several
 rules on these seeds and on ten others. Zurich cannot be evaluated: one or two of its test subjects are without the
 disease.
 """

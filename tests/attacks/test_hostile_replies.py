@@ -7,12 +7,14 @@ replies of one honest run, some a complete run.
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import astuple, dataclass, replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -33,9 +35,9 @@ from abaton.report import make_run_report, render_run_report
 from abaton.store import Journal, RunRow, Store
 from abaton.study import load_study
 from abaton.study_run import NetworkRunOptions, evaluation
-from abaton.study_run.evaluation import evaluate_counts
+from abaton.study_run.evaluation import EvaluationGroup, count_predictions, evaluate_counts
 from abaton.study_run.interpretability import combine_interpretability
-from abaton.study_run.messages import counts_from_row, message_body, sums_from_row
+from abaton.study_run.messages import counts_from_row, counts_to_row, message_body, sums_from_row
 from abaton.study_run.model_signatures import SiteSigner
 from abaton.study_run.site_client import (
     PreparationResult,
@@ -324,10 +326,10 @@ SUMS = {
     "infinite squares": [9, *[1e200] * 9],
     "errors larger than their squares allow": [9, 100.0, *[1.0] * 8],
     "values larger than their squares allow": [9, 1.0, 1.0, 1.0, 100.0, *[1.0] * 5],
-    "squares larger than fourth powers allow": [9, 1.0, 1.0, 1.0, 1.0, 100.0, *[1.0] * 4],
-    "cubes larger than fourth powers allow": [9, *[1.0] * 5, -100.0, *[1.0] * 3],
-    "products larger than their factors allow": [9, *[1.0] * 7, 100.0, 1.0],
-    "negative products of squares": [9, *[1.0] * 8, -1.0],
+    "squares larger than fourth powers allow": [60, 1.0, 1.0, 1.0, 1.0, 100.0, *[1.0] * 4],
+    "cubes larger than fourth powers allow": [60, *[1.0] * 5, -100.0, *[1.0] * 3],
+    "products larger than their factors allow": [60, *[1.0] * 7, 100.0, 1.0],
+    "negative products of squares": [60, *[1.0] * 8, -1.0],
     "more pairs than possible": [9, 4, 1.0, 1e9, 1.0, 1.0, 1.0],
     "more concordant pairs than pairs": [9, 4, 9.0, 8.0, 1.0, 1.0, 1.0],
     "negative squares of pairs": [9, 4, 1.0, 8.0, -1.0, 1.0, 1.0],
@@ -343,9 +345,20 @@ def test_impossible_sums_are_invalid(name):
 def test_possible_sums_are_accepted():
     rng = np.random.default_rng(0)
     for scale in (1e-3, 1.0, 1e4):
-        sums = sum_errors(rng.normal(size=9) * scale, rng.standard_t(3, 9) * scale)
+        sums = sum_errors(rng.normal(size=60) * scale, rng.standard_t(3, 60) * scale)
         (parsed,) = counts_from_row([["all sites", "all", list(astuple(sums))]], 0).values()
         assert parsed == sums
+
+
+def test_high_powers_of_a_small_number_of_values_are_not_released():
+    """Four moments of five values would determine them."""
+    rng, federation = np.random.default_rng(4), SimpleNamespace(classes=(), label=(0.0, 1.0))
+    sums = count_predictions(rng.normal(size=9), rng.normal(size=9), federation, 5)
+    row = counts_to_row({EvaluationGroup("all sites", "all"): sums})
+    assert row[0][2][6:] == [0.0] * 4
+    (parsed,) = counts_from_row(row, 0).values()
+    assert parsed.squares == sums.squares
+    assert math.isnan(parsed.fourths)
 
 
 def model_benefit(value: Any, low: Any = 0.1, high: Any = 0.9) -> dict[str, Any]:
@@ -354,7 +367,7 @@ def model_benefit(value: Any, low: Any = 0.1, high: Any = 0.9) -> dict[str, Any]
         "value": [value, low, high],
         "gain_over_local_only": same,
         "gain_over_community": same,
-        "selected": {},
+        "selected": {"penalty": 1.0},
     }
 
 
@@ -371,6 +384,7 @@ BENEFIT_LIES: dict[str, Lie] = {
     "an inverted interval": benefits(model_benefit(0.5, 0.7, 0.6)),
     "a gain above the range": benefits({**model_benefit(0.5), "gain_over_local_only": [5.0, 4.0, 6.0]}),
     "a weight of a hundred": benefits({**model_benefit(0.5), "selected": {"weight": 100.0}}),
+    "no setting of the local-only model": benefits({**model_benefit(0.5), "selected": {}}),
     "a text with an escape character": changed(benefits=None, reason="\x1b[2J"),
 }
 

@@ -61,7 +61,18 @@ def test_counts_of_one_class_contain_relative_losses():
     frequency = 10.5 / 201
     own_entropy = entropy([frequency, 1 - frequency])
     assert released[2:4] == (190, 0)
-    assert relative_loss(released) == pytest.approx(0.2 / own_entropy, rel=0.05)
+    assert relative_loss(released, is_relative=True) == pytest.approx(0.2 / own_entropy, rel=0.05)
+
+
+def test_relative_losses_of_evaluators_with_other_majorities_are_averaged():
+    controls = round_counts((80, 0, 90, 10, 90, 10, 20.0), 5, loss="relative")
+    cases = round_counts((0, 50, 20, 60, 20, 60, 40.0), 5, loss="relative")
+    both = combine_counts([controls, cases])
+    mean = (controls[-1] + cases[-1]) / (controls[2] + cases[3])
+    assert relative_loss(both, is_relative=True) == pytest.approx(mean)
+    assert all(
+        factor.is_relative for factor in LearningSection(weighting=["loss"]).build_strategy(4).weighting
+    )
 
 
 def test_bad_first_models_still_have_a_weight():
@@ -110,7 +121,7 @@ def test_a_site_that_miscodes_a_rare_outcome_loses_its_weight_by_loss_only(seed,
 
 def test_a_study_document_names_it():
     learning = LearningSection(weighting=["loss(k=8)"])
-    assert learning.build_strategy(3).weighting == (LossWeighting(k=8),)
+    assert learning.build_strategy(3).weighting == (LossWeighting(k=8, is_relative=True),)
     assert learning.build_strategy(3).validation.include_own_validation is False
     assert TaskContract(SimpleNamespace(learning=learning)).released_loss == "relative"
     assert TaskContract(SimpleNamespace(learning=LearningSection())).released_loss == "none"

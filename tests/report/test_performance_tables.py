@@ -114,7 +114,7 @@ def test_the_checklist_has_all_items_and_says_what_is_missing_on_a_network():
     assert [item[0] for item in ITEMS] == [str(i) for i in range(1, 28)]
     assert {item[2] for item in ITEMS} == {FILLED, PARTLY, PERSON}
     by_number = {line[0]: line for line in checklist_table({})[1]}
-    assert by_number["20"][2:] == (PARTLY, "Cohort; not released by the sites")
+    assert by_number["20"][2:] == (PARTLY, "Cohort; not available in this run")
     complete = {
         line[0]: line
         for line in checklist_table({"cohort_description": DESCRIPTION, "performance": {"a": 1}})[1]

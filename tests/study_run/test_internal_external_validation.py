@@ -10,7 +10,7 @@ import pytest
 from pydantic import ValidationError
 
 from abaton.errors import RefusedError, SettingsError
-from abaton.features import FeatureColumn, FeatureTable
+from abaton.features import FeatureColumn, FeatureTable, SplineBasis
 from abaton.lab.demo import NOW
 from abaton.store import Store
 from abaton.study import LearningSection
@@ -18,7 +18,10 @@ from abaton.study.lint import lint_study
 from abaton.study_run.coordinator import StudyOptions, run_study
 from abaton.study_run.internal_external_validation import check_sites, validate_by_site
 
-COLUMNS = tuple(FeatureColumn(name, name, is_numeric=True, has_statistics=True) for name in "abc")
+COLUMNS = (
+    *(FeatureColumn(name, name, is_numeric=True, has_statistics=True) for name in "ab"),
+    FeatureColumn("c", "c", is_numeric=True, has_statistics=True, spline=SplineBasis((-150.0, 0.0, 150.0))),
+)
 LEARNING = LearningSection(
     strategy="SyncFedAvg",
     rounds=15,

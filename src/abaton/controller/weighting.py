@@ -116,12 +116,15 @@ class LossWeighting(Weighting):
         evaluators: Number of other learners that evaluate each model; all of them if None.
         evaluator_selection: `random` or `label_coverage`, as of `ValidationWeighting`.
         include_own_validation: Whether the author's own validation set is included.
+        is_relative: Whether evaluators send L/H of their own labels instead of losses, as in a study; L/H is then the
+            mean of these.
     """
 
     k: float = 4.0
     evaluators: int | None = None
     evaluator_selection: Literal["random", "label_coverage"] = "random"
     include_own_validation: bool = False
+    is_relative: bool = False
 
     def __post_init__(self) -> None:
         if isinstance(self.k, bool) or not 0 < self.k < inf:
@@ -137,7 +140,7 @@ class LossWeighting(Weighting):
 
     def weight(self, contribution: Contribution) -> float:
         """Return exp(-k L/H) over all evaluators as the weighting factor; 0 if none reported a loss."""
-        loss = relative_loss(contribution.counts)
+        loss = relative_loss(contribution.counts, is_relative=self.is_relative)
         return 0.0 if loss is None else exp(-min(self.k * loss, _MAX_EXPONENT))
 
 

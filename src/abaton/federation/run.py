@@ -17,7 +17,7 @@ from abaton.atomic_files import atomic_write, map_os_errors
 from abaton.controller import EvaluationReceived, UpdateReceived, event_from_row
 from abaton.errors import SettingsError
 from abaton.federation.participants import check_shape
-from abaton.layout import Vector
+from abaton.layout import Layout, Vector
 from abaton.learners import PersonalLayersModel
 from abaton.models import Examples, Model
 from abaton.store import Journal, ModelRow, RunRow, Store, visible_activity
@@ -276,7 +276,7 @@ def _format_value(value: Any) -> str:
 _CURVE_POINTS = 20  # versions of the community model that are evaluated for the curve over time
 
 
-def traffic_by_site(journal: Journal, size: int) -> dict[str, dict[str, int]]:
+def traffic_by_site(journal: Journal, layout: Layout) -> dict[str, dict[str, int]]:
     """Return each site's traffic in a run: updates and received models, with encoded and uncompressed bytes."""
     sent: Counter[str] = Counter()
     received: Counter[str] = Counter()
@@ -294,10 +294,10 @@ def traffic_by_site(journal: Journal, size: int) -> dict[str, dict[str, int]]:
         name: {
             "updates": sent[name],
             "bytes_up": bytes_up[name],
-            "uncompressed": sent[name] * size * 4,
+            "uncompressed": sent[name] * layout.update_size * 4,
             "models": received[name],
             "bytes_down": bytes_down[name],
-            "uncompressed_down": received[name] * size * 4,
+            "uncompressed_down": received[name] * layout.size * 4,
         }
         for name in sorted(received)
     }

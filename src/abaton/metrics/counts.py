@@ -120,16 +120,20 @@ def summed_loss(counts: Counts) -> tuple[float, float]:
     return float(sum(_split_classes(counts)[1])), float(counts[-1])
 
 
-def relative_loss(counts: Counts) -> float | None:
+def relative_loss(counts: Counts, *, is_relative: bool = False) -> float | None:
     """Return L/H of a classifier from validation counts: its mean log loss relative to the entropy of the labels.
 
-    H is the loss of a model that predicts the frequency of each class, so 1 is no better than that. Counts of one class
-    only contain losses that are relative already: a study's evaluators divide by the entropy of their own labels,
-    because counts of a rare class are not released.
+    H is the loss of a model that predicts the frequency of each class, so 1 is no better than that. If one class only
+    was counted, H is the largest entropy, ln(classes).
+
+    Args:
+        counts: Sum of the evaluators' counts.
+        is_relative: Whether the losses are relative already: a study's evaluators divide by the entropy of their own
+            labels, because counts of a rare class are not released.
 
     >>> relative_loss((0, 2, 2, 2, 0, 4, 4 * math.log(2))), relative_loss((1, 1, 2, 1, 1, 2))
     (1.0, None)
-    >>> relative_loss((9, 0, 10, 0, 9, 1, 8.0))
+    >>> relative_loss((9, 4, 10, 5, 10, 5, 12.0), is_relative=True)
     0.8
     """
     examples, losses = summed_loss(counts)
@@ -137,7 +141,7 @@ def relative_loss(counts: Counts) -> float | None:
     if not examples or len(labels) < 2:
         return None
     entropy = -sum(n / examples * math.log(n / examples) for n in labels if n)
-    return losses / examples / (entropy or 1.0)
+    return losses / examples / (1.0 if is_relative else entropy or math.log(len(labels)))
 
 
 def count_examples(counts: Counts) -> float:

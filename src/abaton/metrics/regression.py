@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -69,6 +69,12 @@ def sum_errors(
     return RegressionSums(len(values), *(float(column.sum()) for column in columns))
 
 
+def without_moments(sums: RegressionSums) -> RegressionSums:
+    """Return regression error sums without those that only the interval of R² needs; it is then not stated."""
+    unknown = math.nan
+    return replace(sums, cubes=unknown, fourths=unknown, squared_values=unknown, squared_squares=unknown)
+
+
 def add_errors(site_sums: Iterable[RegressionSums]) -> RegressionSums:
     """Return the total of the regression error sums of several sites."""
     all_sums = list(site_sums)
@@ -105,7 +111,7 @@ def evaluate_sums(sums: RegressionSums, *, level: float = 0.95) -> dict[str, Met
     if variance <= 1e-14 * sums.squares / n:  # rounding errors only
         return {**estimates, "r2": _UNKNOWN}
     ratio = mse / variance
-    if n < MIN_SUBJECTS:
+    if n < MIN_SUBJECTS or math.isnan(sums.fourths):
         return {**estimates, "r2": MetricEstimate(1 - ratio, math.nan, math.nan)}
     # Each subject's squared error and squared deviation from the mean, as far as their ratio depends on them.
     deviation_fourth = (

@@ -121,8 +121,8 @@ def local_benefits(evaluation: Mapping[str, Any]) -> list[dict[str, Any]]:
         benefit = _improvement(overall, benefits["metric"])
         rows.append(
             {
-                "site": OVERALL, "subjects": "–", "metric": benefits["metric"], "benefit": benefit, "local_only": None,
-                "community": None, "baseline": "", "verdict": _verdict(benefit),
+                "site": OVERALL, "sites": overall["sites"], "subjects": "–", "metric": benefits["metric"],
+                "benefit": benefit, "local_only": None, "community": None, "baseline": "", "verdict": _verdict(benefit),
             }
         )  # fmt: skip
     return rows
@@ -172,8 +172,8 @@ def local_benefit_text(benefits: Sequence[Mapping[str, Any]]) -> str:
     }
     evaluated, others = len(sites) - counts[TOO_FEW], counts[TOO_FEW]
     overall = "".join(
-        f"Weighted by cases over all sites, the local benefit of the community model is "
-        f"{format_difference(benefit['benefit'])}. "
+        f"Weighted by cases over {_site_count(benefit['sites'], len(sites))}, the local benefit of the community "
+        f"model is {format_difference(benefit['benefit'])}. "
         for benefit in benefits
         if benefit not in sites
     )
@@ -189,6 +189,15 @@ def local_benefit_text(benefits: Sequence[Mapping[str, Any]]) -> str:
         f"{overall}Compared with each site's local-only model, the community model is clearly better at {better} "
         f"and clearly worse at {counts[WORSE] or 'none'}.{not_evaluated}"
     )
+
+
+def _site_count(count: int, total: int) -> str:
+    """Return the number of sites of a finding as text.
+
+    >>> _site_count(6, 6), _site_count(4, 6)
+    ('all sites', '4 of 6 sites')
+    """
+    return "all sites" if count == total else f"{count} of {total} sites"
 
 
 def local_benefit_table(benefits: Sequence[Mapping[str, Any]]) -> Table:

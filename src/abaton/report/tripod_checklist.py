@@ -55,10 +55,10 @@ _NEEDS = {
 
 
 def checklist_table(results: Mapping[str, Any]) -> Table:
-    """Return the TRIPOD+AI checklist of a run; an item whose data sites did not release is filled in part."""
+    """Return the TRIPOD+AI checklist of a run; an item whose data the run does not have is filled in part."""
     rows: list[Row] = []
     for number, subject, filled_by, location in ITEMS:
         if filled_by == FILLED and number in _NEEDS and not results.get(_NEEDS[number]):
-            filled_by, location = PARTLY, f"{location}; not released by the sites"
+            filled_by, location = PARTLY, f"{location}; not available in this run"
         rows.append((number, subject, filled_by, location or "–"))
     return ("item", "subject", "filled by", "where"), rows

@@ -450,8 +450,11 @@ class LearningSection(Section):
         replaced = [key for key in ("scheduler", "weighting") if getattr(self, key)]
         settings = self.strategy.to_settings(self.task, replaced)
         if self.weighting and "weighting" in stages:
+            from abaton.controller import LossWeighting
+
+            built = [build_named(WEIGHTING, factor, self.plugins) for factor in self.weighting]
             settings["weighting"] = tuple(
-                build_named(WEIGHTING, factor, self.plugins) for factor in self.weighting
+                replace(f, is_relative=True) if isinstance(f, LossWeighting) else f for f in built
             )
             self._check_weighting(settings["weighting"])
         singles = {

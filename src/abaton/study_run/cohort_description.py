@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from abaton.disclosure.attrition import Attrition, AttritionStage
 from abaton.disclosure.suppression import suppress_attrition
-from abaton.features import FeatureTable, Imputation, InputSpec
+from abaton.features import FeatureTable, Imputation, InputSpec, model_columns
 from abaton.study import Study
 from abaton.study_run.preparation import PreparedSite, PreparedSites, SplitTable
 
@@ -294,7 +294,7 @@ def events_per_parameter(
     by_class = np.array(counts, int)
     events = by_class[:, int(by_class.sum(0).argmin())]
     hidden = suppressed_cells(events[None], min_cell_count)[0]
-    columns = len(prepared.columns)
+    columns = len(model_columns(prepared.columns))
 
     def row(count: int, *, is_hidden: bool = False) -> dict[str, Any]:
         if is_hidden or 0 < count < min_cell_count:

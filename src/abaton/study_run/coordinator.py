@@ -493,7 +493,7 @@ class _StudyRun:
         model = learning.build_model(
             features=len(model_columns(prepared.columns)), classes=len(prepared.classes)
         )
-        traffic = traffic_by_site(Journal(store, row.run), model.layout.size)
+        traffic = traffic_by_site(Journal(store, row.run), model.layout)
         community = store.model_files.get(outcome.digest)
         training = learning.build_strategy(len(self.participants)).training
         epochs = training.epochs * max((site["updates"] for site in traffic.values()), default=1)
@@ -539,7 +539,7 @@ class _StudyRun:
             ),
             "progress": [point for version_points in points for point in version_points],
             **self._interpretability(model, community, subjects, local),
-            "cohort_description": describe_cohort(self.study, prepared, subjects, model.layout.size),
+            "cohort_description": describe_cohort(self.study, prepared, subjects, model.layout.trained.size),
             **self._performance(model, community, subjects, local),
             **self._internal_external_validation(row.run, subjects, on_progress),
         }

@@ -38,7 +38,14 @@ from abaton.metrics.classification import (
 )
 from abaton.metrics.classification_intervals import MIN_CLASS_COUNT
 from abaton.metrics.predictions import is_survival_label
-from abaton.metrics.regression import RegressionSums, add_errors, evaluate_sums, sum_errors
+from abaton.metrics.regression import (
+    MIN_SUBJECTS,
+    RegressionSums,
+    add_errors,
+    evaluate_sums,
+    sum_errors,
+    without_moments,
+)
 from abaton.metrics.survival import ConcordanceSums, add_pairs, evaluate_survival, sum_pairs
 from abaton.models import Examples, Model
 from abaton.study import LearningSection
@@ -143,7 +150,8 @@ def evaluation_groups(
     """Return the evaluation groups about which a site has counts, each with a mask of eligible rows.
 
     Unless exact counts stay on the machine, an input has groups only if no count of subjects or of a class below
-    `min_cell_count` is the difference of the total and the groups that the site releases.
+    `min_cell_count` is the difference of the total and the groups that the site releases. Events of a survival
+    outcome are not checked so.
     """
     subsets = [(_ALL_SUBJECTS, eligible), (EvaluationGroup(site.name, "site"), eligible)]
     for name, groups in site.groups.items():
@@ -188,7 +196,9 @@ def count_predictions(
     if not federation.classes:
         mean, std = federation.label
         values = np.asarray(actual, np.float64) * std + mean
-        return sum_errors(predicted.reshape(-1).astype(np.float64) * std + mean, values, centre=mean)
+        sums = sum_errors(predicted.reshape(-1).astype(np.float64) * std + mean, values, centre=mean)
+        # Higher moments of few values would determine them.
+        return without_moments(sums) if min_cell_count and sums.subjects < MIN_SUBJECTS else sums
     bins = BINS if min_cell_count else 0
     histograms = [
         count_scores(np.clip(predicted[:, i], 0, 1), actual == i, bins=bins)

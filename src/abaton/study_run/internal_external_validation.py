@@ -17,7 +17,14 @@ import numpy as np
 
 from abaton.engines import MachineProfile
 from abaton.errors import RefusedError, SettingsError
-from abaton.features import ColumnStatistics, ScaledTable, column_statistics, pool_statistics, scale_table
+from abaton.features import (
+    ColumnStatistics,
+    ScaledTable,
+    column_statistics,
+    model_columns,
+    pool_statistics,
+    scale_table,
+)
 from abaton.federation.federation import Federation
 from abaton.federation.participants import LocalSite
 from abaton.metrics.calibration_curve import observed_expected_ratio
@@ -151,7 +158,7 @@ def _predict_omitted(
         )
         profile = profiles.get(site.name, MachineProfile())
         participants[site.name] = LocalSite(train, validation if len(validation.y) else None, profile)
-    model = learning.build_model(features=len(prepared.columns), classes=len(prepared.classes))
+    model = learning.build_model(features=len(model_columns(prepared.columns)), classes=len(prepared.classes))
     strategy = learning.build_strategy(len(participants), seed=seed)
     limits = [site.file.config.limits.max_batch_size for site, _ in others]
     batch_size = min([strategy.training.batch_size, *(limit for limit in limits if limit is not None)])

@@ -118,7 +118,7 @@ class SiteBenefit:
         reason: Why the site releases nothing, or has no personal models.
         personal_models: Personal models by method; they stay at the site.
         error: Standard error of the community model's difference to the local-only model; it stays at the site.
-        rarer_class: Test subjects of the rarer class, events, or all subjects of a regression; it stays at the site.
+        rarer_class: Test subjects of the rarer class, or with an event; 0 for regression. It stays at the site.
     """
 
     benefits: Mapping[str, ModelBenefit] | None = None
@@ -192,7 +192,8 @@ def site_benefit(
         for name in predictions
     }
     error = comparison.standard_error(COMMUNITY, LOCAL_ONLY)
-    return SiteBenefit(benefits, reason, personal_models, error, int(sizes.min()))
+    rarer_class = int(sizes.min()) if classes or is_survival else 0
+    return SiteBenefit(benefits, reason, personal_models, error, rarer_class)
 
 
 def _personalise(
@@ -331,12 +332,12 @@ def local_benefit_results(learning: LearningSection, benefits: Mapping[str, Site
 def _overall_difference(benefits: Mapping[str, SiteBenefit], level: float) -> dict[str, Any] | None:
     """Return the sites' mean difference in local benefit, weighted by the rarer class, and the number of sites.
 
-    It needs the sites' standard errors, so there is none on a network, nor for one site.
+    It needs the sites' standard errors, so there is none on a network, nor for one site, nor for regression.
     """
     known = [
         (benefit.benefits[COMMUNITY].gain_over_local_only.value, benefit.error, benefit.rarer_class)
         for benefit in benefits.values()
-        if benefit.benefits is not None and math.isfinite(benefit.error)
+        if benefit.benefits is not None and benefit.rarer_class and math.isfinite(benefit.error)
     ]
     if len(known) < 2:
         return None

@@ -26,7 +26,7 @@ from abaton.errors import PayloadError, RefusedError
 from abaton.features import ColumnMoments, ColumnStatistics, FeatureColumn
 from abaton.federation.run import COMMUNITY
 from abaton.metrics.classification import BINS, MetricEstimate, ScoreHistogram, bin_scores
-from abaton.metrics.regression import RegressionSums
+from abaton.metrics.regression import MIN_SUBJECTS, RegressionSums, without_moments
 from abaton.metrics.survival import ConcordanceSums
 from abaton.study.evaluation_section import InterpretabilitySection
 from abaton.study_run.evaluation import EvaluationGroup, GroupCounts, SiteCounts
@@ -121,6 +121,8 @@ def benefit_from_row(row: Mapping[str, Any], methods: Sequence[str]) -> SiteBene
         [LOCAL_ONLY, COMMUNITY],
         [LOCAL_ONLY, COMMUNITY, *methods],
     ):
+        raise invalid_reply_error()
+    if set(benefits[LOCAL_ONLY]["selected"]) not in ({"epochs"}, {"penalty"}):
         raise invalid_reply_error()
     return SiteBenefit({name: _model_benefit_from_row(benefit) for name, benefit in benefits.items()}, reason)
 
@@ -218,16 +220,18 @@ def _parse_concordance_sums(sums: Sequence[float]) -> ConcordanceSums:
 def _parse_regression_sums(sums: Sequence[float]) -> RegressionSums:
     """Return sums of errors and values from a message if each fits the next higher power (Cauchy-Schwarz)."""
     parsed = RegressionSums(parse_count(sums[0], MAX_SUBJECTS), *sums[1:])
+    if parsed.subjects < MIN_SUBJECTS:
+        parsed = without_moments(parsed)
     n, squares, fourth, fourths = parsed.subjects, parsed.squares, parsed.fourth, parsed.fourths
     even_sums = parsed.absolute, parsed.squared, fourth, squares, fourths, parsed.squared_squares
-    if min(even_sums) < 0 or parsed.squared > _MAX_SQUARABLE:
+    if any(value < 0 for value in even_sums) or parsed.squared > _MAX_SQUARABLE:
         raise invalid_reply_error()
     bounds = (
         (parsed.absolute, n, parsed.squared), (parsed.squared, n, fourth), (parsed.total, n, squares),
         (squares, n, fourths), (parsed.cubes, squares, fourths), (parsed.squared_values, fourth, squares),
         (parsed.squared_squares, fourth, fourths),
     )  # fmt: skip
-    if not all(_max_sum(one, other) * (1 + 1e-6) >= abs(value) for value, one, other in bounds):
+    if any(_max_sum(one, other) * (1 + 1e-6) < abs(value) for value, one, other in bounds):
         raise invalid_reply_error()
     return parsed
 
@@ -287,7 +291,7 @@ def _moments_from_row(row: object) -> ColumnMoments:
 
 def _group_counts_to_row(group_counts: GroupCounts) -> list[Any]:
     if isinstance(group_counts, RegressionSums | ConcordanceSums):
-        return list(astuple(group_counts))
+        return [0.0 if math.isnan(value) else value for value in astuple(group_counts)]
     rows = []
     for counts in group_counts:
         indices = np.flatnonzero(counts.cases + counts.controls)
@@ -426,22 +430,24 @@ FIELDS: Mapping[str, Mapping[str, str]] = {
         "task_id": "the id of the task, as received",
         "steps": "number of batches trained",
         "loss": "the mean loss on the training rows; empty with differential privacy",
-        "counts": "rounded counts of correct and wrong predictions on the site's validation rows; empty if fewer than "
-        "min_cell_count subjects changed since the last release",
+        "counts": "rounded counts of correct and wrong predictions on the site's validation rows, with the loss to two "
+        "digits if the study weights by it; empty if fewer than min_cell_count subjects changed since the last release",
         "examples": "number of training subjects",
         "cohort": _COHORT,
         "signature": "the site's public signing key, and its signature of the trained model",
         "held_models": _HELD_MODELS,
-        "update": "the encoded update of the model",
+        "update": "the encoded update of the model; running statistics of normalisation layers without loss",
     },
     "evaluate": {
-        "counts_list": "for each model, rounded counts of correct and wrong predictions on the site's validation rows",
+        "counts_list": "for each model, rounded counts of correct and wrong predictions on the site's validation rows, "
+        "with the loss to two digits if the study weights by it",
         "held_models": _HELD_MODELS,
     },
     "progress": {"held_models": _HELD_MODELS},
     "evaluate_test": {
         "body/counts": "for each model, groups of cases and controls among the test rows by predicted probability, or "
-        "sums of errors; of a class none below three times min_cell_count cases or controls",
+        "sums of errors and of powers of the outcome (third and fourth powers from 50 subjects); of a class none below "
+        "three times min_cell_count cases or controls",
         "held_models": _HELD_MODELS,
     },
     "local_benefit": {

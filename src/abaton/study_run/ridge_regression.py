@@ -177,10 +177,10 @@ def fit_logistic(z: Floats, y: Floats, penalty: float) -> Floats:
         gradient = design.T @ (probabilities - y) + ridge * coefficients
         curvature = (design.T * (probabilities * (1 - probabilities))) @ design + np.diag(ridge)
         step = np.linalg.solve(curvature, gradient)
-        if gradient @ step < _TOLERANCE:
+        if gradient @ step < _TOLERANCE * max(1.0, abs(current)):
             return coefficients - step
         for _ in range(_HALVINGS):
-            if (proposed := loss(coefficients - step)) < current:
+            if (proposed := loss(coefficients - step)) <= current + 1e-12 * abs(current):
                 break
             step = step / 2
         coefficients, current = coefficients - step, proposed

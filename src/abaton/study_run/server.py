@@ -358,7 +358,7 @@ class NetworkController:
             )
 
         points = [metric_point(version, evaluate(i, 0)) for i, (version, _) in enumerate(versions)]
-        traffic = traffic_by_site(Journal(store, row.run), self._model.layout.size)
+        traffic = traffic_by_site(Journal(store, row.run), self._model.layout)
         results = {"evaluation": evaluate(len(models) - 1, resamples)}
         if self._learning.personal_layers is None and (resamples or self._learning.personalise):
             self.on_progress("comparing with local-only models at the sites")
