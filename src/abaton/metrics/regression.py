@@ -69,8 +69,13 @@ def sum_errors(
     return RegressionSums(len(values), *(float(column.sum()) for column in columns))
 
 
-def without_moments(sums: RegressionSums) -> RegressionSums:
-    """Return regression error sums without those that only the interval of R² needs; it is then not stated."""
+def releasable_sums(sums: RegressionSums) -> RegressionSums:
+    """Return regression error sums that a site may release: of few values no higher powers, which determine them.
+
+    Only the interval of R² needs them; it is then not stated.
+    """
+    if sums.subjects >= MIN_SUBJECTS:
+        return sums
     unknown = math.nan
     return replace(sums, cubes=unknown, fourths=unknown, squared_values=unknown, squared_squares=unknown)
 

@@ -38,14 +38,7 @@ from abaton.metrics.classification import (
 )
 from abaton.metrics.classification_intervals import MIN_CLASS_COUNT
 from abaton.metrics.predictions import is_survival_label
-from abaton.metrics.regression import (
-    MIN_SUBJECTS,
-    RegressionSums,
-    add_errors,
-    evaluate_sums,
-    sum_errors,
-    without_moments,
-)
+from abaton.metrics.regression import RegressionSums, add_errors, evaluate_sums, releasable_sums, sum_errors
 from abaton.metrics.survival import ConcordanceSums, add_pairs, evaluate_survival, sum_pairs
 from abaton.models import Examples, Model
 from abaton.study import LearningSection
@@ -150,8 +143,7 @@ def evaluation_groups(
     """Return the evaluation groups about which a site has counts, each with a mask of eligible rows.
 
     Unless exact counts stay on the machine, an input has groups only if no count of subjects or of a class below
-    `min_cell_count` is the difference of the total and the groups that the site releases. Events of a survival
-    outcome are not checked so.
+    `min_cell_count` is the difference of the total and the groups that the site releases; survival events may be.
     """
     subsets = [(_ALL_SUBJECTS, eligible), (EvaluationGroup(site.name, "site"), eligible)]
     for name, groups in site.groups.items():
@@ -197,8 +189,7 @@ def count_predictions(
         mean, std = federation.label
         values = np.asarray(actual, np.float64) * std + mean
         sums = sum_errors(predicted.reshape(-1).astype(np.float64) * std + mean, values, centre=mean)
-        # Higher moments of few values would determine them.
-        return without_moments(sums) if min_cell_count and sums.subjects < MIN_SUBJECTS else sums
+        return releasable_sums(sums) if min_cell_count else sums
     bins = BINS if min_cell_count else 0
     histograms = [
         count_scores(np.clip(predicted[:, i], 0, 1), actual == i, bins=bins)

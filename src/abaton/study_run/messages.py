@@ -26,7 +26,7 @@ from abaton.errors import PayloadError, RefusedError
 from abaton.features import ColumnMoments, ColumnStatistics, FeatureColumn
 from abaton.federation.run import COMMUNITY
 from abaton.metrics.classification import BINS, MetricEstimate, ScoreHistogram, bin_scores
-from abaton.metrics.regression import MIN_SUBJECTS, RegressionSums, without_moments
+from abaton.metrics.regression import RegressionSums, releasable_sums
 from abaton.metrics.survival import ConcordanceSums
 from abaton.study.evaluation_section import InterpretabilitySection
 from abaton.study_run.evaluation import EvaluationGroup, GroupCounts, SiteCounts
@@ -219,9 +219,7 @@ def _parse_concordance_sums(sums: Sequence[float]) -> ConcordanceSums:
 
 def _parse_regression_sums(sums: Sequence[float]) -> RegressionSums:
     """Return sums of errors and values from a message if each fits the next higher power (Cauchy-Schwarz)."""
-    parsed = RegressionSums(parse_count(sums[0], MAX_SUBJECTS), *sums[1:])
-    if parsed.subjects < MIN_SUBJECTS:
-        parsed = without_moments(parsed)
+    parsed = releasable_sums(RegressionSums(parse_count(sums[0], MAX_SUBJECTS), *sums[1:]))
     n, squares, fourth, fourths = parsed.subjects, parsed.squares, parsed.fourth, parsed.fourths
     even_sums = parsed.absolute, parsed.squared, fourth, squares, fourths, parsed.squared_squares
     if any(value < 0 for value in even_sums) or parsed.squared > _MAX_SQUARABLE:
