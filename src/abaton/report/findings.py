@@ -78,7 +78,7 @@ def _article(metric: str) -> str:
 
 
 def _certainty(metric: str, estimate: Mapping[str, Any]) -> str:
-    """Return a sentence of the main finding on the width of the interval and on chance."""
+    """Return a sentence of the main finding on the width of the interval and on a model without information."""
     if estimate["low"] is None:
         return "There is no confidence interval."
     width = estimate["high"] - estimate["low"]
