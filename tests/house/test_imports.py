@@ -46,6 +46,7 @@ ALLOWED = {
     "views": "atomic_files fhir fhirpath record_types",
     "records": "atomic_files deid disclosure fhir fhirpath record_types",
     "governance": "atomic_files canonical_json deid disclosure fhir http_server store",
+    "secure_sum": "atomic_files canonical_json governance",
     "features": "anonymity disclosure documents fhir record_types views",
     "dashboard": "atomic_files governance http_server report store",
     "study": (
@@ -91,6 +92,13 @@ PURE = (
     "controller",
     "disclosure/suppression.py",
     "disclosure/rounding.py",
+    "secure_sum/centre_decisions.py",
+    "secure_sum/modular_vectors.py",
+    "secure_sum/settings.py",
+    "secure_sum/site_decisions.py",
+    "secure_sum/sum_keys.py",
+    "secure_sum/sum_messages.py",
+    "secure_sum/sum_rules.py",
 )
 FORBIDDEN = {
     "asyncio", "datetime", "fastapi", "flwr", "http", "io", "multiprocessing", "os", "pathlib", "random", "ray",
