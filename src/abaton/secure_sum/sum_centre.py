@@ -233,8 +233,7 @@ def _opened(
     try:
         values = open_sum(progress, settings, directory, payloads)
     except SiteFaultError as fault:
-        reason = fault.what.removeprefix(f"site '{fault.site}' ")
-        return SumFailed(context_digest=context.digest, site=fault.site, reason=reason)
+        return SumFailed(context_digest=context.digest, site=fault.site, reason=fault.reason)
     content = values_to_bytes(values)
     transaction.attach(_values_name(context), content)
     mismatches = tuple(

@@ -33,13 +33,19 @@ _Count = Annotated[int, Field(ge=0, le=1 << 40)]
 
 
 class SiteFaultError(AbatonError):
-    """A site sent something that breaks the protocol; `site` names it."""
+    """A site sent something that breaks the protocol.
 
-    def __init__(self, site: str, what: str) -> None:
+    Args:
+        site: The site at fault; empty if it is not known which of the contributors.
+        reason: What it did.
+    """
+
+    def __init__(self, site: str, reason: str) -> None:
+        subject = f"site '{site}'" if site else "one of the contributors"
         super().__init__(
-            f"site '{site}' {what}", where="secure sum", remedy="ask the site, and continue without it"
+            f"{subject} {reason}", where="secure sum", remedy="ask the site, and continue without it"
         )
-        self.site = site
+        self.site, self.reason = site, reason
 
 
 class JsonMessage(BaseModel):
