@@ -157,7 +157,9 @@ class InProcess:
             self.at_site(site, lambda s: s.accept_directory(directory))
         return self
 
-    def record(self, site: str, values: Values, version: int = 1, purpose: str = "train", task: str = "") -> None:
+    def record(
+        self, site: str, values: Values, version: int = 1, purpose: str = "train", task: str = ""
+    ) -> None:
         line = contributor(site, version, task)
         self.at_site(site, lambda s: s.record(line, purpose, SEGMENTS, values))
         self.values[line.key] = values
@@ -176,9 +178,7 @@ class InProcess:
             return None
         if isinstance(request, MaskRequest):
             context = SumContext.from_bytes(request.context.to_bytes())
-            return MaskedInput.from_bytes(
-                self.at_site(request.site, lambda s: s.mask(context)).to_bytes()
-            )
+            return MaskedInput.from_bytes(self.at_site(request.site, lambda s: s.mask(context)).to_bytes())
         copied = RevealRequest.from_bytes(request.to_bytes())
         return RevealedShares.from_bytes(self.at_site(request.site, lambda s: s.reveal(copied)).to_bytes())
 

@@ -229,7 +229,12 @@ def test_another_model_version_task_purpose_or_segment_is_refused():
     refused(parties, "site-01", changed(version=2), "different versions")
     refused(parties, "site-01", changed(task="other"), "not finished the task")
     everywhere = tuple(line.model_copy(update={"version_digest": DIGEST}) for line in lines)
-    refused(parties, "site-01", context.model_copy(update={"contributors": everywhere}), "another version or model")
+    refused(
+        parties,
+        "site-01",
+        context.model_copy(update={"contributors": everywhere}),
+        "another version or model",
+    )
     refused(parties, "site-01", context.model_copy(update={"purpose": "evaluate"}), "another purpose")
     for segments in (
         SEGMENTS[:2],
@@ -324,7 +329,9 @@ def test_directories_with_strangers_forged_replayed_or_missing_keys_are_refused(
     forged = advertisement(parties, "site-03", exchange_key=bytes([9]) * 32)
     replayed = advertisement(parties, "site-03", run="run-0").sign(SIGNING_KEYS["site-03"])
     resigned = advertisement(parties, "site-03", signing_key=stranger.public.raw).sign(stranger)
-    invented = advertisement(parties, "site-03", site="zakynthos", signing_key=stranger.public.raw).sign(stranger)
+    invented = advertisement(parties, "site-03", site="zakynthos", signing_key=stranger.public.raw).sign(
+        stranger
+    )
     more_subjects = advertisement(parties, "site-03", subjects=10**6)
     rest = [by_site[name] for name in names if name != "site-03"]
     cases = [

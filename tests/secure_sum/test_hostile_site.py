@@ -206,7 +206,7 @@ def test_wrong_masks_are_noticed():
 
 
 def test_a_sum_out_of_range_is_noticed():
-    """Only what the contributors of this sum cannot have given together: with all sites nearly everything is possible."""
+    """Noticed is only what the contributors of this sum cannot have given together."""
     settings = make_settings(10, fixed_groups=False)
     parties = InProcess(settings).enrol()
     parties.record_all(np.random.default_rng(2))

@@ -258,7 +258,9 @@ def test_self_masks_alone_do_not_open_a_contribution():
     segment = SumSegment(name="update", size=1000, bits=16)
     parties = InProcess(settings).enrol()
     for site in settings.sites:
-        parties.sites[site].record(contributor(site), "train", [segment], {"update": np.zeros(1000, np.int64)})
+        parties.sites[site].record(
+            contributor(site), "train", [segment], {"update": np.zeros(1000, np.int64)}
+        )
     context = parties.centre.begin("train", [contributor(s) for s in settings.sites], [segment])
     masked = {site: parties.sites[site].mask(context) for site in settings.sites}
     from abaton.secure_sum.modular_vectors import ModularSum
@@ -325,9 +327,7 @@ def test_a_copied_context_has_a_digest_of_its_own():
 
 
 def test_secrets_and_inputs_are_gone_after_the_end(tmp_path):
-    parties = InProcess(
-        make_settings(3), make_log=lambda name: FileLog(tmp_path / name / "sums.db")
-    ).enrol()
+    parties = InProcess(make_settings(3), make_log=lambda name: FileLog(tmp_path / name / "sums.db")).enrol()
     parties.record_all(np.random.default_rng(5))
     context = parties.begin()
     stale = parties.make_site("site-00")

@@ -221,7 +221,7 @@ class EventMachine(Generic[_State, _Event]):
         """
         with self._log.transaction() as transaction:
             for raw in transaction.events_after(self._position):
-                self._advance(self._read(raw))
+                self._advance(self._stored_event(raw))
             events, answer = decide(self.state, transaction)
             for event in events:
                 transaction.append(self._write(event))
@@ -233,6 +233,14 @@ class EventMachine(Generic[_State, _Event]):
         """Delete the log and forget the state."""
         self._log.erase()
         self.state, self._position = self._initial, 0
+
+    def _stored_event(self, raw: bytes) -> _Event:
+        try:
+            return self._read(raw)
+        except ValueError:  # its message would have the content, which may be a secret
+            raise StoreError(
+                "an event is damaged", where="secure-sum state", remedy="leave the run and start another"
+            ) from None
 
     def _advance(self, event: _Event) -> None:
         self.state, self._position = self._apply(self.state, event), self._position + 1

@@ -238,20 +238,24 @@ def _pack(containers: NDArray[Any], segment: NamedSegment) -> bytes:
     bits = segment.bits
     if bits % 8 == 0:
         return containers.tobytes()
-    groups = np.zeros((-(-segment.size // _GROUP), _GROUP), np.uint64)
-    groups.reshape(-1)[: segment.size] = containers & containers.dtype.type((1 << bits) - 1)
-    halves = [_shifted(groups[:, start : start + 4], bits) for start in (0, 4)]
-    packed = np.zeros((len(groups), 2), "<u8")
-    packed[:, 0] = halves[0] | (halves[1] << np.uint64(4 * bits))
-    packed[:, 1] = halves[1] >> np.uint64(64 - 4 * bits)
+    numbers = np.zeros(-(-segment.size // _GROUP) * _GROUP, containers.dtype)
+    np.bitwise_and(containers, containers.dtype.type((1 << bits) - 1), out=numbers[: segment.size])
+    pairs = _joined(numbers, bits)
+    fours = _joined(pairs, 2 * bits).astype(np.uint64)
+    low, high = fours[0::2], fours[1::2]
+    packed = np.empty((len(low), 2), "<u8")
+    packed[:, 0] = low | (high << np.uint64(4 * bits))
+    packed[:, 1] = high >> np.uint64(64 - 4 * bits)
     return packed.view(np.uint8)[:, :bits].tobytes()
 
 
-def _shifted(numbers: NDArray[np.uint64], bits: int) -> NDArray[np.uint64]:
-    total = numbers[:, 0].copy()
-    for i in range(1, 4):
-        total |= numbers[:, i] << np.uint64(i * bits)
-    return total
+def _joined(numbers: NDArray[Any], bits: int) -> NDArray[Any]:
+    """Join two neighbours of `bits` bits each in a word of twice the size."""
+    dtype = np.dtype(f"<u{2 * numbers.dtype.itemsize}")
+    joined = numbers[1::2].astype(dtype)
+    joined <<= dtype.type(bits)
+    joined |= numbers[0::2]
+    return joined
 
 
 def _unpack(payload: bytes, segment: NamedSegment) -> NDArray[Any]:

@@ -37,7 +37,7 @@ class SecretCreated(JsonMessage):
     study: str
     run: str
     site: str
-    secret: bytes
+    secret: Annotated[bytes, Field(repr=False)]
 
 
 class KeyAdvertised(JsonMessage):
