@@ -122,11 +122,11 @@ def test_streams_are_added_modulo_two_to_the_bits(bits, size):
     payload = total.to_payload()[10:]
     for index in {0, size // 2, size - 1}:
         if bits % 8 == 0:
-            found = int.from_bytes(payload[index * width : (index + 1) * width], "little")
+            result = int.from_bytes(payload[index * width : (index + 1) * width], "little")
         else:
             group = int.from_bytes(payload[index // 8 * bits : (index // 8 + 1) * bits], "little")
-            found = group >> (index % 8 * bits) & ((1 << bits) - 1)
-        assert found == expected(index)
+            result = group >> (index % 8 * bits) & ((1 << bits) - 1)
+        assert result == expected(index)
     total.add_stream(KEY, negative=True)
     total.add_stream(KEY, negative=True)
     total.add_stream(KEY[::-1])
@@ -134,7 +134,7 @@ def test_streams_are_added_modulo_two_to_the_bits(bits, size):
 
 
 @given(st.lists(st.floats(min_value=-1e30, max_value=1e30), min_size=1, max_size=9))
-def test_masked_exact_values_come_back(numbers):
+def test_exact_values_come_back_after_masks(numbers):
     vector = np.array(numbers)
     segment = SumSegment(name="x", size=len(numbers), bits=256)
     total = ModularSum([segment])
@@ -177,9 +177,9 @@ def test_a_sum_beyond_honest_contributions_is_noticed():
 
 def test_stored_values_are_the_same_bits():
     values = {"b": np.array([1, -(2**63)]), "a": np.array([0.1, -0.0, 5e-324]), "ä": np.zeros(0)}
-    found = values_from_bytes(values_to_bytes(values))
+    result = values_from_bytes(values_to_bytes(values))
     assert {name: (v.dtype, v.tobytes()) for name, v in values.items()} == {
-        name: (v.dtype, v.tobytes()) for name, v in found.items()
+        name: (v.dtype, v.tobytes()) for name, v in result.items()
     }
     with pytest.raises(SettingsError, match="not a vector"):
         values_to_bytes({"x": np.zeros(3, np.float32)})

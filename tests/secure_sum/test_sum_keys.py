@@ -72,9 +72,9 @@ def test_key_derivation_is_rfc_5869():
 def test_pairs_have_equal_secrets_and_different_pairs_different_ones():
     keys = [exchange_key(bytes([i]) * 32) for i in range(4)]
     public = [key.public_key().public_bytes_raw() for key in keys]
-    found = {
+    result = {
         frozenset((i, j)): {pair_secret(keys[i], public[j]), pair_secret(keys[j], public[i])}
         for i, j in itertools.combinations_with_replacement(range(4), 2)
     }
-    assert all(len(secrets) == 1 for secrets in found.values())
-    assert len({next(iter(secrets)) for secrets in found.values()}) == len(found) == 10
+    assert all(len(secrets) == 1 for secrets in result.values())
+    assert len({next(iter(secrets)) for secrets in result.values()}) == len(result) == 10

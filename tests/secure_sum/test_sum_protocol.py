@@ -36,7 +36,7 @@ from abaton.secure_sum import (
 
 
 @pytest.mark.parametrize(("n", "c"), [(3, 0), (3, 1), (4, 1), (10, 1), (10, 3), (50, 16)])
-def test_masked_sums_are_bit_equal_to_clear_sums(n, c):
+def test_secure_sums_are_bit_equal_to_clear_sums(n, c):
     parties, rng = InProcess(make_settings(n, c)).enrol(), np.random.default_rng(n)
     for version in (1, 2):
         parties.record_all(rng, version)
@@ -47,16 +47,16 @@ def test_masked_sums_are_bit_equal_to_clear_sums(n, c):
 
 
 def test_other_seeds_give_other_payloads_and_the_same_sum():
-    found = []
+    result = []
     for seed in (1, 2):
         parties = InProcess(make_settings(4), seed=seed).enrol()
         parties.record_all(np.random.default_rng(0))
         context = parties.begin()
         payload = parties.sites["site-00"].mask(context).payload
         parties.run(context)
-        found.append((payload, opened_values(parties, context)))
-    assert found[0][0] != found[1][0]
-    assert found[0][1] == found[1][1]
+        result.append((payload, opened_values(parties, context)))
+    assert result[0][0] != result[1][0]
+    assert result[0][1] == result[1][1]
 
 
 def test_any_threshold_of_holders_opens_the_same_sum():

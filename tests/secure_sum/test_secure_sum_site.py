@@ -39,7 +39,7 @@ from abaton.secure_sum.sum_keys import (
     share_pad,
 )
 
-LIAR = "site-01"
+BYZANTINE = "site-01"
 
 
 def collecting(n: int = 4, c: int = 1):
@@ -49,11 +49,13 @@ def collecting(n: int = 4, c: int = 1):
 
 
 def opening(n: int = 4, c: int = 1, changed=None):
-    """A sum that is being opened; `changed` replaces the input of the liar."""
+    """A sum that is being opened; `changed` replaces the input of the Byzantine site."""
     parties, context = collecting(n, c)
     for request in parties.centre.requests(context):
         masked = parties.answer(request)
-        parties.deliver(changed(parties, context, masked) if changed and request.site == LIAR else masked)
+        parties.deliver(
+            changed(parties, context, masked) if changed and request.site == BYZANTINE else masked
+        )
     assert parties.centre.phase(context) is SumPhase.OPENING
     return parties, context
 
@@ -74,7 +76,7 @@ def named(parties: InProcess, masked: MaskedInput, what: str) -> None:
 
 def test_inputs_of_another_length_form_context_or_signature_are_named():
     parties, context = collecting()
-    masked = parties.sites[LIAR].mask(context)
+    masked = parties.sites[BYZANTINE].mask(context)
     named(parties, signed(masked, payload=masked.payload + b"\0"), "another length")
     named(parties, signed(masked, payload=masked.payload[:-1]), "another length")
     named(parties, signed(masked, context_digest=bytes(32)), "not requested")
@@ -93,7 +95,7 @@ def test_inputs_of_another_length_form_context_or_signature_are_named():
 
 def test_two_different_signed_inputs_for_one_context_are_named():
     parties, context = collecting()
-    masked = parties.sites[LIAR].mask(context)
+    masked = parties.sites[BYZANTINE].mask(context)
     parties.centre.receive_input(masked)
     named(parties, signed(masked, payload=bytes(len(masked.payload))), "two different masked inputs")
     parties.run(context)
@@ -103,24 +105,24 @@ def test_two_different_signed_inputs_for_one_context_are_named():
 @pytest.mark.parametrize(("n", "c"), [(4, 1), (10, 3)])
 def test_wrong_shares_of_c_holders_are_ignored(n, c):
     parties, context = opening(n, c)
-    liars = site_names(n)[1 : 1 + c]
+    byzantine = site_names(n)[1 : 1 + c]
     for request in parties.centre.requests(context):
         revealed = parties.answer(request)
-        if request.site in liars:
+        if request.site in byzantine:
             revealed = replace(revealed, shares=tuple(bytes(SHARE_BYTES) for _ in revealed.shares))
         parties.deliver(revealed)
     assert opened_values(parties, context) == parties.clear_sum(context)
     mismatches = parties.centre.result(context).mismatches
-    assert {holder for _, holder in mismatches} == set(liars)
+    assert {holder for _, holder in mismatches} == set(byzantine)
     assert len(mismatches) == n * c
 
 
 def test_a_holder_may_correct_a_wrong_share():
     parties, context = opening()
     requests = {request.site: request for request in parties.centre.requests(context)}
-    right = parties.answer(requests[LIAR])
+    right = parties.answer(requests[BYZANTINE])
     parties.deliver(replace(right, shares=(bytes(SHARE_BYTES), *right.shares[1:])))
-    assert LIAR in {request.site for request in parties.centre.requests(context)}
+    assert BYZANTINE in {request.site for request in parties.centre.requests(context)}
     parties.deliver(right)
     parties.deliver(replace(right, shares=(bytes(SHARE_BYTES), *right.shares[1:])))  # too late
     parties.alive -= {"site-03"}
@@ -133,15 +135,15 @@ def test_shares_that_were_not_requested_or_of_another_number_are_named():
     parties, context = collecting()
     shares = (bytes(SHARE_BYTES),) * 4
     for digest in (bytes(32), context.digest):
-        with pytest.raises(SiteFaultError, match=f"'{LIAR}' revealed shares that were not requested"):
-            parties.centre.receive_shares(RevealedShares(LIAR, digest, shares))
+        with pytest.raises(SiteFaultError, match=f"'{BYZANTINE}' revealed shares that were not requested"):
+            parties.centre.receive_shares(RevealedShares(BYZANTINE, digest, shares))
     parties, context = opening()
-    for site, answer in [(LIAR, shares[:3]), ("zakynthos", shares)]:
+    for site, answer in [(BYZANTINE, shares[:3]), ("zakynthos", shares)]:
         with pytest.raises(SiteFaultError, match="another number of shares"):
             parties.centre.receive_shares(RevealedShares(site, context.digest, answer))
 
 
-def wrong_dealing(parties, context, masked):
+def wrong_shares(parties, context, masked):
     """Sealed shares that do not match their digests."""
     sealed = tuple(
         ((int.from_bytes(share, "little") + 1) % PRIME).to_bytes(SHARE_BYTES, "little")
@@ -152,33 +154,33 @@ def wrong_dealing(parties, context, masked):
 
 def wrong_polynomial(parties, context, masked):
     """Shares that match their digests and lie on no polynomial of the right degree."""
-    site = parties.sites[LIAR]
+    site = parties.sites[BYZANTINE]
     pairs = site._secrets_of_pairs(site.state, site.state.directory)
     sealed, digests = [], []
     for holder in site.state.directory.holders:
         share = int.from_bytes(content_digest(holder.encode()), "little") % PRIME
-        pad = share_pad(pairs[holder], context.digest, LIAR, holder)
+        pad = share_pad(pairs[holder], context.digest, BYZANTINE, holder)
         sealed.append(((share + pad) % PRIME).to_bytes(SHARE_BYTES, "little"))
-        digests.append(share_digest(context.digest, LIAR, holder, share.to_bytes(SHARE_BYTES, "little")))
+        digests.append(share_digest(context.digest, BYZANTINE, holder, share.to_bytes(SHARE_BYTES, "little")))
     return signed(masked, sealed_shares=tuple(sealed), share_digests=tuple(digests))
 
 
 def wrong_commitment(parties, context, masked):
-    return signed(masked, commitment=seed_commitment(context.digest, LIAR, bytes(31)))
+    return signed(masked, commitment=seed_commitment(context.digest, BYZANTINE, bytes(31)))
 
 
-@pytest.mark.parametrize("changed", [wrong_dealing, wrong_polynomial, wrong_commitment])
+@pytest.mark.parametrize("changed", [wrong_shares, wrong_polynomial, wrong_commitment])
 @pytest.mark.parametrize(("n", "c"), [(4, 1), (10, 3)])
 def test_a_site_that_makes_wrong_shares_is_named(changed, n, c):
     parties, context = opening(n, c, changed)
     parties.run(context)
     assert parties.centre.phase(context) is SumPhase.FAILED
-    with pytest.raises(SiteFaultError, match=f"'{LIAR}' made shares") as caught:
+    with pytest.raises(SiteFaultError, match=f"'{BYZANTINE}' made shares") as caught:
         parties.centre.result(context)
-    assert caught.value.site == LIAR
+    assert caught.value.site == BYZANTINE
     # The fault outlives a restart, the inputs do not.
     again = SumCentre(parties.settings, parties.logs["centre"])
-    with pytest.raises(SiteFaultError, match=LIAR):
+    with pytest.raises(SiteFaultError, match=BYZANTINE):
         again.result(context)
     assert not [name for name in parties.logs["centre"].inner.attachments if name.startswith("payload")]
 
@@ -194,7 +196,7 @@ def test_holders_cannot_have_an_honest_dealer_named():
 
 
 def test_wrong_masks_are_noticed():
-    """A liar's payload is random: the check segment does not open to the number of contributors."""
+    """A Byzantine site's payload is random: the check segment does not open to the number of contributors."""
 
     def changed(parties, context, masked):
         return signed(masked, payload=bytes(len(masked.payload)))
@@ -213,7 +215,7 @@ def test_a_sum_out_of_range_is_noticed():
     context = parties.begin(site_names(3))
     for request in parties.centre.requests(context):
         masked = parties.answer(request)
-        if request.site == LIAR:
+        if request.site == BYZANTINE:
             total = ModularSum(context.all_segments)
             total.add_payload(masked.payload)
             total.add_payload(payload_of(context, "update", 3000))  # three sites of at most 409
@@ -243,9 +245,9 @@ def test_a_lie_within_the_range_is_not_noticed():
 
     parties, context = opening(4, 1, changed)
     parties.run(context)
-    found, clear = opened_values(parties, context), parties.clear_sum(context)
-    assert found["counts"][0] == clear["counts"][0] + 10**9
-    assert found["update"] == clear["update"]
+    result, clear = opened_values(parties, context), parties.clear_sum(context)
+    assert result["counts"][0] == clear["counts"][0] + 10**9
+    assert result["update"] == clear["update"]
 
 
 def test_silence_after_masking_needs_t_others():
@@ -258,7 +260,7 @@ def test_silence_after_masking_needs_t_others():
 
 def test_keys_of_strangers_and_second_keys_are_named():
     parties = InProcess(make_settings(4))
-    genuine = parties.sites[LIAR].advertise(100)
+    genuine = parties.sites[BYZANTINE].advertise(100)
     parties.centre.accept_key(genuine)
     parties.centre.accept_key(genuine)
 
@@ -268,9 +270,9 @@ def test_keys_of_strangers_and_second_keys_are_named():
         assert caught.value.site == changed.site
 
     refused(genuine.model_copy(update={"subjects": 7}), "without the signature")
-    refused(genuine.model_copy(update={"subjects": 7}).sign(SIGNING_KEYS[LIAR]), "another key before")
-    refused(genuine.model_copy(update={"site": "zakynthos"}).sign(SIGNING_KEYS[LIAR]), "not listed")
-    refused(genuine.model_copy(update={"run": "run-2"}).sign(SIGNING_KEYS[LIAR]), "another study or run")
+    refused(genuine.model_copy(update={"subjects": 7}).sign(SIGNING_KEYS[BYZANTINE]), "another key before")
+    refused(genuine.model_copy(update={"site": "zakynthos"}).sign(SIGNING_KEYS[BYZANTINE]), "not listed")
+    refused(genuine.model_copy(update={"run": "run-2"}).sign(SIGNING_KEYS[BYZANTINE]), "another study or run")
     refused(genuine.model_copy(update={"signing_key": bytes(32)}), "without the signature")  # of small order
     parties.enrol()
     late = InProcess(make_settings(5))
@@ -339,7 +341,7 @@ def test_errors_name_no_value():
 
 def test_derived_secrets_differ_for_every_use():
     parties, context = collecting()
-    secret = parties.sites[LIAR].state.created.secret
+    secret = parties.sites[BYZANTINE].state.created.secret
     uses = (b"self-mask", b"polynomial", b"pair", b"share", b"exchange")
     assert len({derive_key(secret, context.digest, use) for use in uses}) == len(uses)
     assert SEGMENTS[0].bits == 13
