@@ -17,7 +17,7 @@ from tests.secure_sum.in_process import (
     site_names,
 )
 
-from abaton.errors import PayloadError, RefusedError, StoreError
+from abaton.errors import AbatonError, PayloadError, RefusedError, StoreError
 from abaton.secure_sum import (
     FileLog,
     KeyAdvertisement,
@@ -318,6 +318,55 @@ def test_messages_survive_their_byte_form_and_nothing_else_is_read():
     for changed in (raw + b" ", raw.replace(b'"run"', b'"run" '), raw[:-1] + b',"x":1}'):
         with pytest.raises(PayloadError, match="malformed"):
             SumContext.from_bytes(changed)
+
+
+def mutated(raw: bytes, rng: np.random.Generator) -> bytes:
+    changed = bytearray(raw)
+    for _ in range(rng.integers(1, 4)):
+        start = int(rng.integers(0, len(changed) + 1))
+        kind = rng.integers(0, 3)
+        if kind == 0 and start < len(changed):
+            changed[start] = int(rng.integers(0, 256))
+        elif kind == 1:
+            changed[start:start] = rng.bytes(int(rng.integers(1, 9)))
+        else:
+            del changed[start : start + int(rng.integers(1, 9))]
+    return bytes(changed)
+
+
+def test_mutated_messages_are_refused_with_an_error_of_the_package():
+    parties = InProcess(make_settings(4)).enrol()
+    parties.record_all(np.random.default_rng(5))
+    context = parties.begin(step="0x1p-3")
+    masked = [parties.sites[site].mask(context) for site in site_names(4)]
+    request = RevealRequest("site-01", context, tuple(one.sealed_shares[1] for one in masked))
+    revealed = RevealedShares("site-01", context.digest, request.sealed_shares)
+    directory = parties.centre.state.directory
+    site, centre, rng, counts = parties.sites["site-01"], parties.centre, np.random.default_rng(0), [0, 0]
+    receivers = [
+        (context, lambda message: site.mask(message)),
+        (request, lambda message: site.reveal(message)),
+        (directory, lambda message: site.accept_directory(message)),
+        (directory.advertisements[0], lambda message: centre.accept_key(message)),
+        (masked[0], lambda message: centre.receive_input(message)),
+        (revealed, lambda message: centre.receive_shares(message)),
+    ]
+    for message, receive in receivers:
+        for _ in range(150):
+            raw = mutated(message.to_bytes(), rng)
+            if raw == message.to_bytes():
+                continue
+            try:
+                receive(type(message).from_bytes(raw))
+                counts[1] += 1
+            except AbatonError:
+                counts[0] += 1
+    # A holder answers for any encrypted share, so changed bytes of shares are not refused by it.
+    assert counts[0] > 700
+    for one in masked:
+        centre.receive_input(one)
+    parties.run(context)
+    assert opened_values(parties, context) == parties.clear_sum(context)
 
 
 def test_a_copied_context_has_a_digest_of_its_own():

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Self, TypeAlias
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from abaton.canonical_json import to_canonical_json
-from abaton.errors import AbatonError, PayloadError
+from abaton.errors import AbatonError, PayloadError, SettingsError
 from abaton.governance.keys import KeyKind, PrivateKey, PublicKey
 from abaton.secure_sum.modular_vectors import Values, payload_bytes
 from abaton.secure_sum.sum_keys import SHARE_BYTES, SHARE_DIGEST_BYTES, hash_parts
@@ -74,9 +74,10 @@ class JsonMessage(BaseModel):
         """
         try:
             message = cls.model_validate_json(raw)
-        except (ValidationError, ValueError):
+            is_canonical = message.to_bytes() == raw
+        except (ValidationError, SettingsError):
             raise _malformed() from None
-        if message.to_bytes() != raw:
+        if not is_canonical:
             raise _malformed()
         return message
 
