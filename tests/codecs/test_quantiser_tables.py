@@ -105,7 +105,10 @@ def test_shipped_frequencies_are_valid(bits):
     model = ecdq.rate_model(bits)
     frequencies = model.cumulative[model.strata :] - model.cumulative[: -model.strata]
     assert frequencies.min() >= 1
+    rows = ecdq.outcome_frequencies(model.cumulative, model.strata)
+    assert sorted(rows[rows > 0]) == sorted(frequencies)
+    assert (rows.sum(axis=1) == ecdq.TOTAL).all()
     assert (model.cumulative[: model.strata] == 0).all()
     assert (model.cumulative[-model.strata :] == ecdq.TOTAL).all()
     assert (np.diff(model.cumulative) >= 0).all()
-    assert ecdq.rate(model.step, model.strata, model.cumulative.astype(np.int64)) < bits + 0.002
+    assert ecdq.rate(model.step, model.strata, model.cumulative) < bits + 0.002
