@@ -10,9 +10,9 @@ value, so the codec is unbiased. The server adds in the rotated domain and rotat
 A normal value z is rounded to q = round(z/Δ + u) with a dither u that the server knows. Given u, outcome q
 has probability Φ((q + ½ - u)·Δ) - Φ((q - ½ - u)·Δ). The dither is divided into S strata; all their frequency
 tables are the same function Φ on one grid of spacing Δ/S, read with stride S: outcome q in stratum j extends
-from C[k] to C[k + S] with k = S·q - j + K. One list of cumulative frequencies, in units of 2^-16, is therefore
-enough for all strata. Frequencies depend on the dither stratum because the error at one bit is then 0.55 instead
-of 1.03.
+from C[k] to C[k + S] with k = S·q - j + K. One list of cumulative frequencies, in units of 2^-14, is therefore
+enough for all strata; :func:`outcome_frequencies` reads the rows of the entropy coder from it. Frequencies depend
+on the dither stratum because the error at one bit is then 0.55 instead of 1.03.
 
 ``ecdq_tables.json`` has Δ and the first half of C (the other half is its mirror image), computed by
 :func:`solve`. Frequencies are shipped as integers, because floating-point frequencies can differ in the last
@@ -44,10 +44,11 @@ from abaton.codecs.rotated_domain import (
 )
 
 if TYPE_CHECKING:
+    from abaton.kernels.interleaved_rans import RansTable
     from abaton.layout import Layout, Vector
 
 
-TOTAL = 1 << 16
+TOTAL = 1 << 14
 STRATA = {1: 64, 2: 32, 3: 16, 4: 16}
 RATE_TOLERANCE = 0.0015
 """Bits per value that the codes may take beyond ``bits``, about as much as norms and header at 2^20 values."""
@@ -58,12 +59,12 @@ CumulativeCounts = NDArray[np.int64]
 
 
 class EcdqRateModel(NamedTuple):
-    """Rounding step, number of strata, cumulative frequencies, and start indices for a search in them."""
+    """Rounding step, number of strata, cumulative frequencies, and the entropy coder's table made of them."""
 
     step: float
     strata: int
-    cumulative: NDArray[np.int32]
-    guess: NDArray[np.int32]
+    cumulative: CumulativeCounts
+    table: RansTable
 
 
 def frequencies(step: float, strata: int) -> CumulativeCounts:
@@ -87,7 +88,7 @@ def rate(step: float, strata: int, counts: CumulativeCounts) -> float:
     dither_points = 16  # dither values within a stratum
     half = counts.size // 2
     k = np.arange(counts.size - strata)
-    length = 16 - np.log2(counts[strata:] - counts[:-strata])
+    length = np.log2(TOTAL) - np.log2(counts[strata:] - counts[:-strata])
     # Stratum j, dither value f: the lower boundary is at grid point k + ½ - (f + ½)/dither_points.
     shift = 0.5 - (np.arange(dither_points) + 0.5) / dither_points
     low = (k[:, None] - half + 0.5 + shift) * step / strata
@@ -108,6 +109,16 @@ def solve(bits: int) -> tuple[float, CumulativeCounts]:
     return step, frequencies(step, strata)
 
 
+def outcome_frequencies(counts: CumulativeCounts, strata: int) -> NDArray[np.int64]:
+    """Return the frequencies of ECDQ's outcomes, one row for each stratum, ascending; 0 after the last outcome."""
+    half = counts.size // 2
+    rows = np.zeros((strata, -(-counts.size // strata) - 1), dtype=np.int64)
+    for stratum in range(strata):
+        row = np.diff(counts[(half - 1 - stratum) % strata :: strata])
+        rows[stratum, : row.size] = row
+    return rows
+
+
 @lru_cache(maxsize=4)
 def rate_model(bits: int) -> EcdqRateModel:
     """Return the shipped rate model of ECDQ for 1 to 4 bits: its step and frequencies.
@@ -115,17 +126,18 @@ def rate_model(bits: int) -> EcdqRateModel:
     >>> round(rate_model(2).step ** 2 / 12, 4)
     0.0974
     """
+    from abaton.kernels.interleaved_rans import rans_table
+
     shipped = json.loads(files("abaton.codecs").joinpath("ecdq_tables.json").read_text("utf-8"))[
         f"bits={bits}"
     ]
-    first = np.array(shipped["cumulative"], dtype=np.int32)
-    cumulative = np.concatenate([first, TOTAL - first[::-1]]).astype(np.int32)
-    guess = np.searchsorted(cumulative, np.arange(0, TOTAL, 64), side="right") - 1
-    return EcdqRateModel(shipped["step"], STRATA[bits], cumulative, guess.astype(np.int32))
+    first, strata = np.array(shipped["cumulative"], dtype=np.int64), STRATA[bits]
+    cumulative = np.concatenate([first, TOTAL - first[::-1]])
+    return EcdqRateModel(
+        shipped["step"], strata, cumulative, rans_table(outcome_frequencies(cumulative, strata))
+    )
 
 
-_STATES = 4
-_MAX_BITS = 16  # per value: the rarest outcome has one frequency unit of 2^16
 _PREFIX = struct.Struct("<B3xI")  # bits, 0, number of outliers
 
 
@@ -153,12 +165,13 @@ class Ecdq(RotatedCodec[EcdqPayload]):
     def encode(self, update: Vector, layout: Layout, key: CodecKey) -> bytes:
         """Encode the update with ECDQ: rotate, dither, round to the grid and entropy-code the outcomes."""
         from abaton.kernels import dithered_quantiser
+        from abaton.kernels.interleaved_rans import encode_symbols
         from abaton.kernels.rotation import derive_key
         from abaton.kernels.walsh_hadamard import aligned
 
         update = check_fits_layout(update, layout, key.learner)
         blocks, model = self.blocks(layout), rate_model(self.bits)
-        norms, outcomes = np.zeros(len(blocks)), np.empty(blocks.padded_size, dtype=np.int32)
+        norms, symbols = np.zeros(len(blocks)), np.empty(blocks.padded_size, dtype=np.uint16)
         max_outliers = (
             blocks.padded_size // 16 + 1
         )  # squares of a block sum to its size, and outliers are beyond 4
@@ -167,18 +180,11 @@ class Ecdq(RotatedCodec[EcdqPayload]):
             np.empty(max_outliers, dtype=np.float32),
         )
         keys = (*derive_key(key.derive(KeyPurpose.ROTATION)), *derive_key(key.derive(KeyPurpose.DITHER)))
-        outcome_count, outliers = dithered_quantiser.quantise(
-            update, blocks.table, model.step, model.strata, model.cumulative.size, keys,
-            aligned(1 << 16), np.empty(GROUP, dtype=np.uint32), norms, outcomes, outlier_indices, excess,
+        symbol_count, outliers = dithered_quantiser.quantise(
+            update, blocks.table, model.step, model.strata, model.cumulative.size, model.table.width, keys,
+            aligned(1 << 16), np.empty(GROUP, dtype=np.uint32), norms, symbols, outlier_indices, excess,
         )  # fmt: skip
         check_finite(norms, update, blocks, layout, key.learner)
-        states, stream = (
-            np.empty(_STATES, dtype=np.uint64),
-            np.empty(outcome_count * _MAX_BITS // 32 + 1, dtype=np.uint32),
-        )
-        start = dithered_quantiser.write(
-            outcomes, outcome_count, model.cumulative, model.strata, states, stream
-        )
         return payload_format.pack(
             self.code,
             layout,
@@ -186,13 +192,13 @@ class Ecdq(RotatedCodec[EcdqPayload]):
             norms.astype("<f8").data,
             update[blocks.tail].astype("<f4").data,
             index_coding.write_outliers(outlier_indices[:outliers], excess[:outliers], blocks.padded_size),
-            states.astype("<u8").data if outcome_count else b"",
-            stream[start:].astype("<u4").data,
+            encode_symbols(symbols[:symbol_count], model.table),
         )
 
     def open_payload(self, payload: bytes, layout: Layout, key: CodecKey) -> EcdqPayload:
         """Return the contents of an ECDQ payload after checking all lengths and decoding its stream."""
         from abaton.kernels import dithered_quantiser
+        from abaton.kernels.interleaved_rans import STATE_BYTES, open_code
         from abaton.kernels.rotation import derive_key
 
         body, blocks = payload_format.unpack(payload, self.code, layout).body, self.blocks(layout)
@@ -205,11 +211,11 @@ class Ecdq(RotatedCodec[EcdqPayload]):
             blocks.tail.stop - blocks.tail.start,
             index_coding.outlier_bytes(outliers, blocks.padded_size),
         )
-        stream_bytes = (
-            len(body) - offset - 4 * tail_size - outlier_bytes - (8 * _STATES if coded_values else 0)
-        )
-        if not 0 <= stream_bytes <= coded_values * _MAX_BITS // 8 or stream_bytes % 4:
-            raise payload_error("its stream has an impossible length")
+        code = body[offset + 4 * tail_size + outlier_bytes :]
+        if len(body) < offset + 4 * tail_size + outlier_bytes or not (
+            STATE_BYTES <= len(code) <= STATE_BYTES + 2 * coded_values if coded_values else not code
+        ):
+            raise payload_error("its code has an impossible length")
         tail = np.frombuffer(body, "<f4", tail_size, offset).astype(np.float32)
         outlier_indices, excess = index_coding.read_outliers(
             body[offset + 4 * tail_size : offset + 4 * tail_size + outlier_bytes],
@@ -218,20 +224,15 @@ class Ecdq(RotatedCodec[EcdqPayload]):
         )
         values = np.zeros(blocks.padded_size, dtype=np.float32)
         if coded_values:
-            states = np.frombuffer(body, "<u8", _STATES, len(body) - stream_bytes - 8 * _STATES).astype(
-                np.uint64
-            )
-            stream = np.zeros(stream_bytes // 4 + _STATES, dtype=np.uint32)
-            stream[: stream_bytes // 4] = np.frombuffer(
-                body, "<u4", stream_bytes // 4, len(body) - stream_bytes
-            )
+            states, words = open_code(code)
             dither_key, random = derive_key(key.derive(KeyPurpose.DITHER)), np.empty(GROUP, dtype=np.uint32)
             model = rate_model(self.bits)
-            tables = (model.cumulative, model.guess, model.strata)
-            if not dithered_quantiser.read(
-                stream, states, blocks.table, norms, *tables, dither_key, random, values
-            ):
-                raise payload_error("its stream is not a valid code")
+            sizes = (model.strata, model.cumulative.size, model.table.width)
+            if len(code) % 2 or not dithered_quantiser.read(
+                words, states, blocks.table, norms, model.table.intervals, model.table.guesses, *sizes,
+                dither_key, random, coded_values, values,
+            ):  # fmt: skip
+                raise payload_error("its code is invalid")
         if not np.isfinite(tail).all():
             raise payload_error("a value of its tail is not finite")
         values[outlier_indices] += excess

@@ -33,7 +33,7 @@ MOMENTS = {8: "0.0650", 64: "0.0625", 256: "0.0614"}
 _UNIFORM_PART = {8: 0.70, 64: 0.59, 256: 0.54}
 """Half width of the uniform part of the trellis error, fitted to its histogram; its kurtosis is 2.55, 2.68, 2.76."""
 
-RATE_TOLERANCE = 0.001
+RATE_TOLERANCE = 0.0015
 """Bits per value that the codes may take beyond ``bits``."""
 
 _STEP_UNIT = 100_000
@@ -137,7 +137,7 @@ def tcdq_rate_model(bits: float, states: int) -> TcdqRateModel:
 
     >>> model = tcdq_rate_model(2, 64)
     >>> model.step, model.sampled_share, model.rows.shape
-    (0.53449, 1.0, (32, 12))
+    (0.53429, 1.0, (32, 12))
     """
     share = min(1.0, bits / SAMPLED_RATE) if bits < DIRECT_RATE else 1.0
     coded_bits = SAMPLED_RATE if bits < DIRECT_RATE else bits

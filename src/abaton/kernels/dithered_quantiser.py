@@ -1,9 +1,6 @@
-"""Kernels of the dithered quantiser: round to a randomly shifted grid and code the outcomes with rANS.
+"""Kernels of the dithered quantiser: round to a randomly shifted grid, and back.
 
-Four rANS states are interleaved: value i of the stream uses state i mod 4. A state is 64 bits, at least 2^32,
-and is renormalised by 32 bits; frequencies sum to 2^16 (Duda 2013). The encoder runs backwards
-over the outcomes, the decoder forwards. The decoder cannot leave its tables: an outcome is searched only
-between the two ends of a stratum, and decoding stops at the end of the stream.
+The outcomes are symbols of ``interleaved_rans``: row j of the frequencies has the outcomes in stratum j of the dither.
 """
 
 from __future__ import annotations
@@ -14,19 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from abaton.kernels.counter_rng import fill
-from abaton.kernels.jit import inlined, kernel
+from abaton.kernels.interleaved_rans import LANES, Bits32, Words, decode_step, is_finished
+from abaton.kernels.jit import inlined, inner, kernel
 from abaton.kernels.rotation import rotate_block
 from abaton.kernels.walsh_hadamard import GROUP, Floats
 
 Int64s = NDArray[np.int64]
-Ints = NDArray[np.int32]
-Bits32 = NDArray[np.uint32]
-States = NDArray[np.uint64]
-
-STATES = 4
-MIN_STATE = np.uint64(1 << 32)  # lower bound of a state
-HALF, LOW = np.uint64(32), np.uint64(0xFFFF)
-SHIFT = np.uint64(16)  # frequencies sum to 2^16
 
 
 @inlined
@@ -35,19 +25,45 @@ def _dither(random: int) -> Any:
     return (np.float32(random >> np.uint32(9)) + np.float32(0.5)) * np.float32(2.0**-23) - np.float32(0.5)
 
 
+@inner
+def _round_group(
+    z: Floats, inverse: Any, random: Bits32, power: Any, start_of: Any, outcomes: NDArray[np.int32]
+) -> Any:
+    """Round a group of rotated values with dither to outcomes; return the lowest and the highest outcome or 0."""
+    shift, low, high = np.uint32(32 - power), np.int32(0), np.int32(0)
+    for i in range(GROUP):
+        q = np.int32(np.floor(z[i] * inverse + _dither(random[i]) + np.float32(0.5)))
+        k = np.int32((q << power) - np.int32(random[i] >> shift) + start_of)
+        outcomes[i] = k
+        low, high = min(low, k), max(high, k)
+    return low, high
+
+
+@inner
+def _number_group(
+    outcomes: NDArray[np.int32], random: Bits32, power: Any, width: int, symbols: Words
+) -> None:
+    """Number a group of outcomes through the rows of the entropy coder, one row for each stratum of the dither."""
+    shift, row_width = np.uint32(32 - power), np.int32(width)
+    for i in range(GROUP):
+        symbols[i] = np.uint16(np.int32(random[i] >> shift) * row_width + (outcomes[i] >> power))
+
+
 @kernel
 def quantise(
-    x: Floats, blocks: Int64s, step: Any, strata: int, count: int, keys: Any, z: Floats, random: Bits32,
-    norms: NDArray[np.float64], outcomes: Ints, outlier_indices: Int64s, excess: Floats,
+    x: Floats, blocks: Int64s, step: Any, strata: int, count: int, width: int, keys: Any, z: Floats, random: Bits32,
+    norms: NDArray[np.float64], symbols: Words, outlier_indices: Int64s, excess: Floats,
 ) -> tuple[int, int]:  # fmt: skip
-    """Rotate all blocks and round them with dither; return the number of outcomes and of outliers.
+    """Rotate all blocks and round them with dither; return the number of symbols and of outliers.
 
-    An outcome is the start of its frequencies in a list of ``count``; see ``codecs/ecdq.py``.
+    Outcome k is the start of its frequencies in a list of ``count``, see ``codecs/ecdq.py``; the symbol is its number
+    in the rows of ``width`` outcomes.
     """
-    outcome_count = outliers = 0
+    symbol_count = outliers = 0
     pairs = random.view(np.uint64)  # two random values each, the lower half first
-    start_of, last = count // 2 - 1, count - strata - 1
-    shift = np.uint32(32 - round(np.log2(strata)))
+    start_of, last = np.int32(count // 2 - 1), np.int32(count - strata - 1)
+    power = np.int32(round(np.log2(strata)))
+    outcomes = np.empty(GROUP, np.int32)
     for b in range(len(blocks)):
         start, size = blocks[b, 3], blocks[b, 2]
         norms[b], scale = rotate_block(
@@ -58,105 +74,70 @@ def quantise(
         inverse = np.float32(np.float64(scale) / step)
         for first in range(0, size, GROUP):
             fill(pairs, (start + first) // GROUP, (keys[2], keys[3]))
-            outside: Any = False
-            for i in range(GROUP):
-                q = np.int32(np.floor(z[first + i] * inverse + _dither(random[i]) + np.float32(0.5)))
-                k = strata * q - np.int32(random[i] >> shift) + np.int32(start_of)
-                outcomes[outcome_count + i] = k
-                outside |= (k < 0) | (k > last)
-            if outside:
+            low, high = _round_group(z[first : first + GROUP], inverse, random, power, start_of, outcomes)
+            if low < 0 or high > last:
                 for i in range(GROUP):
-                    k, beyond = outcomes[outcome_count + i], 0
+                    k, beyond = outcomes[i], 0
                     if k < 0:
                         beyond = -((strata - 1 - k) // strata)
                     elif k > last:
                         beyond = (k - last + strata - 1) // strata
                     if beyond != 0:
-                        outcomes[outcome_count + i] = k - beyond * strata
+                        outcomes[i] = k - beyond * strata
                         outlier_indices[outliers], excess[outliers] = start + first + i, np.float32(beyond)
                         outliers += 1
-            outcome_count += GROUP
-    return outcome_count, outliers
+            _number_group(outcomes, random, power, width, symbols[symbol_count : symbol_count + GROUP])
+            symbol_count += GROUP
+    return symbol_count, outliers
 
 
-@kernel
-def write(
-    outcomes: Ints, outcome_count: int, cumulative: Ints, strata: int, states: States, stream: Bits32
-) -> int:
-    """Code the dithered outcomes with rANS at the end of ``stream``; return the position where the code begins."""
-    states[:] = MIN_STATE
-    position = stream.size
-    for i in range(outcome_count - STATES, -1, -STATES):
-        for lane in range(STATES - 1, -1, -1):
-            k, state = outcomes[i + lane], states[lane]
-            low = np.uint64(cumulative[k])
-            size = np.uint64(cumulative[k + strata]) - low
-            if state >> np.uint64(48) >= size:
-                position -= 1
-                stream[position] = np.uint32(state)
-                state >>= HALF
-            states[lane] = ((state // size) << SHIFT) + state % size + low
-    return position
+@inner
+def _strata(random: Bits32, power: Any, rows: Bits32) -> None:
+    """Set the stratum of each dither value of a group."""
+    shift = np.uint32(32 - power)
+    for i in range(GROUP):
+        rows[i] = random[i] >> shift
 
 
-@inlined
-def _decode_outcome(state: Any, stratum: Any, cumulative: Ints, guess: Ints, strata: int) -> Any:
-    """Return the dithered outcome of a rANS state, as the start of its frequencies, and the state without it.
-
-    The search runs upwards from the closest start of this stratum at or below the guess. The last
-    ``strata`` entries are larger than any slot, so it ends inside the list.
-    """
-    slot, start, first = np.int64(state & LOW), cumulative.size // 2 - 1 - np.int64(stratum), strata - 1
-    k = np.int64(guess[slot >> 6])
-    k = max(k - ((k - start) & first), start & first)
-    k = k + strata if cumulative[k + strata] <= slot else k
-    while cumulative[k + strata] <= slot:
-        k += strata
-    low = cumulative[k]
-    return k, np.uint64(cumulative[k + strata] - low) * (state >> SHIFT) + np.uint64(slot - low)
-
-
-@inlined
-def _refill(state: Any, stream: Bits32, position: int) -> Any:
-    """Return the rANS state, with 32 more bits if below the minimum, and the next position in the stream."""
-    if state < MIN_STATE:
-        return (state << HALF) | np.uint64(stream[position]), position + 1
-    return state, position
+@inner
+def _dequantise_group(
+    symbols: Bits32, rows: Bits32, random: Bits32, power: Any, start_of: Any, width: int, values: Floats
+) -> None:
+    """Set a group of values to q - u, from the symbols and the dither."""
+    row_width = np.int32(width)
+    for i in range(GROUP):
+        stratum = np.int32(rows[i])
+        q = np.int32(np.int32(symbols[i]) - stratum * row_width - ((start_of - stratum) >> power))
+        values[i] = np.float32(q) - _dither(random[i])
 
 
 @kernel
 def read(
-    stream: Bits32, states: States, blocks: Int64s, norms: NDArray[np.float64], cumulative: Ints, guess: Ints,
-    strata: int, keys: Any, random: Bits32, values: Floats,
+    words: Words, states: Bits32, blocks: Int64s, norms: NDArray[np.float64], intervals: Bits32, guesses: Bits32,
+    strata: int, count: int, width: int, keys: Any, random: Bits32, remaining: int, values: Floats,
 ) -> bool:  # fmt: skip
-    """Decode the rANS stream of all blocks with a norm to q - u; return False unless it is exactly one code.
+    """Decode the rANS code of all blocks with a norm to q - u; return False unless it is exactly one code.
 
-    ``stream`` has four words more than the code, the most that the four states read before a check.
+    ``remaining`` is the number of values in these blocks.
     """
-    position, end, power = 0, stream.size - STATES, np.int32(round(np.log2(strata)))
-    shift, start = np.uint32(32 - power), np.int32(cumulative.size // 2 - 1)
-    outcomes, pairs = np.empty(GROUP, np.int32), random.view(np.uint64)
-    a, b, c, d = states[0], states[1], states[2], states[3]
+    position, end, power = 0, words.size - LANES, np.int32(round(np.log2(strata)))
+    start_of = np.int32(count // 2 - 1)
+    pairs, rows, symbols = random.view(np.uint64), np.empty(GROUP, np.uint32), np.empty(GROUP, np.uint32)
     for block in range(len(blocks)):
         if norms[block] == 0.0:
             continue
         for first in range(blocks[block, 3], blocks[block, 3] + blocks[block, 2], GROUP):
             fill(pairs, first // GROUP, keys)
-            for i in range(0, GROUP, STATES):
-                outcomes[i], a = _decode_outcome(a, random[i] >> shift, cumulative, guess, strata)
-                outcomes[i + 1], b = _decode_outcome(b, random[i + 1] >> shift, cumulative, guess, strata)
-                outcomes[i + 2], c = _decode_outcome(c, random[i + 2] >> shift, cumulative, guess, strata)
-                outcomes[i + 3], d = _decode_outcome(d, random[i + 3] >> shift, cumulative, guess, strata)
-                a, position = _refill(a, stream, position)
-                b, position = _refill(b, stream, position)
-                c, position = _refill(c, stream, position)
-                d, position = _refill(d, stream, position)
+            _strata(random, power, rows)
+            for i in range(0, GROUP, LANES):
+                position = decode_step(
+                    words, position, states, rows, symbols, i, intervals, guesses, remaining
+                )
+                remaining -= LANES
                 if position > end:
                     return False
-            for i in range(GROUP):
-                q = (outcomes[i] + np.int32(random[i] >> shift) - start) >> power
-                values[first + i] = np.float32(q) - _dither(random[i])
-    return position == end and a == MIN_STATE and b == MIN_STATE and c == MIN_STATE and d == MIN_STATE
+            _dequantise_group(symbols, rows, random, power, start_of, width, values[first : first + GROUP])
+    return is_finished(position, end, states)
 
 
 @kernel

@@ -4,24 +4,27 @@ A table has rows of frequencies; the frequencies of a row sum to 2^14. Symbol nu
 and the decoder must know the row of every symbol before it decodes the symbol. One step codes 32 symbols with vector
 instructions. Frequencies, states and words are integers, so that bytes are the same on every processor.
 
-Format of a code of n symbols, n a multiple of 32, all numbers little-endian:
+Format of a code, whose number of symbols is a multiple of 32; all numbers are little-endian:
 
     32 states u32, lane 0 first; words u16 until the end
 
-Symbol i belongs to lane i mod 32 and to step i div 32. To decode a step, every lane takes from its state x
+A decoder takes the symbol of a row from a state x, and refills the state if it is too small:
 
     slot = x mod 2^14
-    symbol = the one in its row with start <= slot < start + frequency
+    symbol = the one in the row with start <= slot < start + frequency
     x = frequency · (x div 2^14) + slot - start
+    if x < 2^16: x = 2^16 · x + the next word
 
-where start is the sum of the frequencies before the symbol in its row. Then the lanes with x < 2^16, in ascending
-order, set x = 2^16 · x + the next word. After the last step every state is 2^16 and no word is left; any other code is
-invalid. A code of 0 symbols is empty.
+where start is the sum of the frequencies before the symbol in its row. Symbol i belongs to step i div 32 and to lane
+i mod 32. In a step, each lane takes a symbol from its own state; lanes are refilled in ascending order. The last 512
+symbols (all, if there are fewer) are taken in ascending order from the state of lane 0. Its next words are then the
+lower halves of the states 1 to 31, in ascending order, each of which is set to 2^16, and after those the rest of the
+words. At the end every state is 2^16 and no word is left; any other code is invalid. A code of 0 symbols is empty.
 
-The encoder inverts this from the last step to the first. All states start at 2^16. A lane with
-x >= 2^18 · frequency first moves the lowest 16 bits of x to the words. Then x = 2^14 · (x div frequency) +
-start + x mod frequency. A code is longer than the sum of log2(2^14 / frequency) by less than 0.0005 bits per symbol
-and by 48 bits per lane, 24 on average.
+The encoder inverts this from the last symbol to the first. All states start at 2^16. If x >= 2^18 · frequency, the
+lowest 16 bits of x become a word. Then x = 2^14 · (x div frequency) + start + x mod frequency. Words of the last 512
+symbols start the states 1 to 31, which would otherwise waste 16 bits each. A code is longer than the sum of
+log2(2^14 / frequency) by less than 0.0005 bits per symbol, and by 34 bytes on average.
 
 The decoder cannot leave its buffers: a row covers every slot, so that a search ends in the row where it begins,
 whatever the state is; and a step reads at most as many words as the list is padded with.
@@ -34,7 +37,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from abaton.kernels.jit import kernel
+from abaton.kernels.jit import inlined, kernel
 from abaton.kernels.simd import (
     INT,
     INTS,
@@ -58,7 +61,9 @@ MIN_STATE = 1 << 16
 BUCKET_BITS = 6
 BUCKETS = TOTAL >> BUCKET_BITS  # buckets of slots per row; a search begins with a guess for the bucket
 STATE_BYTES = 4 * LANES
+SERIAL = 512  # symbols at the end that use one state
 CHUNK = 16 * LANES
+USED = LANES  # place after the states: how many of them a decoder has used as words
 
 Words = NDArray[np.uint16]
 Bits32 = NDArray[np.uint32]
@@ -115,7 +120,7 @@ def encode_symbols(symbols: NDArray[np.uint16], table: RansTable) -> bytes:
 
     >>> table = rans_table(np.array([[16000, 384]]))
     >>> len(encode_symbols(np.zeros(3200, np.uint16), table))
-    136
+    128
     """
     states, words = np.empty(LANES, np.uint32), np.empty(symbols.size + 1, np.uint16)
     count = write(symbols, table.intervals, table.reciprocals, states, words)
@@ -123,11 +128,11 @@ def encode_symbols(symbols: NDArray[np.uint16], table: RansTable) -> bytes:
 
 
 def open_code(code: bytes | memoryview) -> tuple[Bits32, Words]:
-    """Return the 32 states of a rANS code and its words, padded with as many words as a step can read.
+    """Return the states of a rANS code, for ``decode_step``, and its words, padded with as many as a step can read.
 
     The code must have at least ``STATE_BYTES`` bytes and a multiple of two.
     """
-    states = np.frombuffer(code, "<u4", LANES).astype(np.uint32)
+    states = np.append(np.frombuffer(code, "<u4", LANES), 0).astype(np.uint32)
     count = (len(code) - STATE_BYTES) // 2
     words = np.zeros(count + LANES, np.uint16)
     words[:count] = np.frombuffer(code, "<u2", count, STATE_BYTES)
@@ -220,7 +225,7 @@ def _encode_step(
 
 
 @intrinsic
-def decode_step(
+def _decode_step(
     _: Any,
     words: Any,
     position: Any,
@@ -231,11 +236,7 @@ def decode_step(
     intervals: Any,
     guesses: Any,
 ) -> Any:
-    """Decode 32 symbols of one rANS step from ``words``; return the next position, at most 32 further.
-
-    The lanes' rows are read from, and their symbols written to, the 32 elements of ``rows`` and ``symbols`` that
-    begin at ``index``. All arrays are uint32 except the words, which must have 32 elements from ``position`` on.
-    """
+    """Decode 32 symbols, one in each lane; return the next position in ``words``."""
 
     def generate(context: Any, build: Any, signature: Any, args: Any) -> Any:
         word_address, state_address, interval_address, guess_address = (
@@ -301,17 +302,78 @@ def _search(build: Any, slots: list[Any], guessed: list[Any], intervals: Any) ->
     return symbols, frequencies, rests
 
 
+@inlined
+def _decode_serially(
+    words: Words, position: Any, states: Bits32, rows: Bits32, symbols: Bits32, index: Any, intervals: Bits32,
+    guesses: Bits32,
+) -> Any:  # fmt: skip
+    """Decode 32 symbols from the state of lane 0; return the next position in ``words``."""
+    x, used = np.uint64(states[0]), np.int64(states[USED])
+    for i in range(index, index + LANES):
+        slot = np.int64(x) & (TOTAL - 1)
+        symbol = np.int64(guesses[np.int64(rows[i]) * BUCKETS + (slot >> BUCKET_BITS)] & 0xFFFF)
+        while slot < np.int64(intervals[symbol] & 0xFFFF):
+            symbol -= 1
+        while slot >= np.int64(intervals[symbol] & 0xFFFF) + np.int64(intervals[symbol] >> 16):
+            symbol += 1
+        symbols[i] = np.uint32(symbol)
+        frequency, start = np.uint64(intervals[symbol] >> 16), np.uint64(intervals[symbol] & 0xFFFF)
+        x = frequency * (x >> np.uint64(TOTAL_BITS)) + np.uint64(slot) - start
+        if x < MIN_STATE:
+            word = np.uint64(0)
+            if used < LANES - 1:
+                used += 1
+                word = np.uint64(states[used] & np.uint32(0xFFFF))
+                states[used] &= np.uint32(0xFFFF0000)
+            else:
+                word = np.uint64(words[position])
+                position += 1
+            x = (x << np.uint64(16)) | word
+    states[0], states[USED] = np.uint32(x), np.uint32(used)
+    return position
+
+
+@inlined
+def decode_step(
+    words: Words, position: Any, states: Bits32, rows: Bits32, symbols: Bits32, index: Any, intervals: Bits32,
+    guesses: Bits32, remaining: Any,
+) -> Any:  # fmt: skip
+    """Decode the next 32 of ``remaining`` symbols of a rANS code; return the next position, at most 32 further.
+
+    The rows are read from, and the symbols written to, the 32 elements of ``rows`` and ``symbols`` that begin at
+    ``index``. ``words`` and ``states`` are from ``open_code``; a caller stops when the position is beyond the words.
+    """
+    if remaining > SERIAL:
+        return _decode_step(words, position, states, rows, symbols, index, intervals, guesses)
+    return _decode_serially(words, position, states, rows, symbols, index, intervals, guesses)
+
+
 @kernel
 def write(
     symbols: NDArray[np.uint16], intervals: Bits32, reciprocals: Bits32, states: Bits32, words: Words
 ) -> int:
     """Code symbols with rANS to ``states`` and ``words``, which has one element more; return the number of words.
 
-    Steps, and the lanes of a step, are coded in descending order; states and words are reversed at the end.
+    Symbols are coded in descending order; states and words are reversed at the end.
     """
     symbol_intervals, symbol_reciprocals = np.empty(CHUNK, np.uint32), np.empty(CHUNK, np.uint32)
-    states[:] = np.uint32(MIN_STATE)
-    count, end = 0, symbols.size
+    serial = min(symbols.size, SERIAL)
+    count, end = 0, symbols.size - serial
+    x = np.uint64(MIN_STATE)
+    for i in range(symbols.size - 1, end - 1, -1):
+        interval = np.uint64(intervals[symbols[i]])
+        start, frequency = interval & np.uint64(0xFFFF), interval >> np.uint64(16)
+        if x >> np.uint64(32 - TOTAL_BITS) >= frequency:
+            words[count] = np.uint16(x & np.uint64(0xFFFF))
+            count += 1
+            x >>= np.uint64(16)
+        x = (x // frequency << np.uint64(TOTAL_BITS)) + start + x % frequency
+    states[LANES - 1] = np.uint32(x)
+    for i in range(LANES - 2, -1, -1):
+        states[i] = np.uint32(MIN_STATE)
+        if count > 0:
+            count -= 1
+            states[i] |= np.uint32(words[count])
     while end > 0:
         size = min(CHUNK, end)
         for i in range(size):
@@ -330,16 +392,19 @@ def write(
 def read(
     words: Words, states: Bits32, rows: Bits32, intervals: Bits32, guesses: Bits32, symbols: Bits32
 ) -> bool:
-    """Decode rANS words, padded with 32 more, to symbols of known rows; return whether they are exactly one code."""
-    position, end = 0, words.size - LANES
-    for i in range(0, rows.size, LANES):
-        position = decode_step(words, position, states, rows, symbols, i, intervals, guesses)
+    """Decode a rANS code from ``open_code`` to symbols of known rows; return whether it is exactly one code."""
+    position, end, count = 0, words.size - LANES, rows.size
+    for i in range(0, count, LANES):
+        position = decode_step(words, position, states, rows, symbols, i, intervals, guesses, count - i)
         if position > end:
             return False
     return is_finished(position, end, states)
 
 
-@kernel
-def is_finished(position: int, end: int, states: Bits32) -> bool:
+@inlined
+def is_finished(position: Any, end: Any, states: Bits32) -> bool:
     """Return whether a rANS decoder is at the end of its code: no word left, and every state where encoders start."""
-    return position == end and bool((states == np.uint32(MIN_STATE)).all())
+    wrong = position != end
+    for i in range(LANES):
+        wrong |= states[i] != np.uint32(MIN_STATE)
+    return not wrong

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from abaton.kernels.counter_rng import random_word
-from abaton.kernels.interleaved_rans import LANES, MIN_STATE, TOTAL, TOTAL_BITS, Words
+from abaton.kernels.interleaved_rans import LANES, MIN_STATE, SERIAL, TOTAL, TOTAL_BITS, Words
 from abaton.kernels.jit import inlined, kernel
 from abaton.kernels.simd import WIDTH
 from abaton.kernels.walsh_hadamard import GROUP, TILE, Floats
@@ -159,16 +159,21 @@ def put_words(buffer: NDArray[np.uint8], step: int, packed: Masks) -> None:
 @kernel
 def write_rans(symbols: Words, intervals: Int32s, states: Int32s, words: Words) -> int:
     """Scalar fallback: code symbols with rANS, as ``interleaved_rans.write`` does."""
-    count = 0
+    count, parallel = 0, max(symbols.size - SERIAL, 0)
     states[:] = np.uint32(MIN_STATE)
     for i in range(symbols.size - 1, -1, -1):
-        x, interval = np.int64(states[i % LANES]), np.int64(intervals[symbols[i]])
+        if i == parallel - 1:
+            for lane in range(1, min(LANES, count + 1)):
+                states[lane] += np.uint32(words[count - lane])
+            count = max(count - LANES + 1, 0)
+        lane = i % LANES if i < parallel else 0
+        x, interval = np.int64(states[lane]), np.int64(intervals[symbols[i]])
         start, frequency = interval & 0xFFFF, interval >> 16
         if x >= frequency << (32 - TOTAL_BITS):
             words[count] = np.uint16(x & 0xFFFF)
             count += 1
             x >>= 16
-        states[i % LANES] = np.uint32((x // frequency << TOTAL_BITS) + start + x % frequency)
+        states[lane] = np.uint32((x // frequency << TOTAL_BITS) + start + x % frequency)
     words[:count] = words[:count][::-1].copy()
     return count
 
@@ -177,10 +182,12 @@ def write_rans(symbols: Words, intervals: Int32s, states: Int32s, words: Words) 
 def read_rans(
     words: Words, states: Int32s, rows: Int32s, intervals: Int32s, width: int, symbols: Int32s
 ) -> bool:
-    """Scalar fallback: decode rANS words, padded with 32 more, as ``interleaved_rans.read`` does."""
-    position, end = 0, words.size - LANES
+    """Scalar fallback: decode a rANS code from ``open_code``, as ``interleaved_rans.read`` does."""
+    end, parallel, used = words.size - LANES, max(rows.size - SERIAL, 0), 0
+    position = 0
     for i in range(rows.size):
-        x, symbol = np.int64(states[i % LANES]), np.int64(rows[i]) * width
+        lane = i % LANES if i < parallel else 0
+        x, symbol = np.int64(states[lane]), np.int64(rows[i]) * width
         slot = x & (TOTAL - 1)
         while slot >= np.int64(intervals[symbol] & 0xFFFF) + np.int64(intervals[symbol] >> 16):
             symbol += 1
@@ -189,10 +196,14 @@ def read_rans(
             + slot
             - np.int64(intervals[symbol] & 0xFFFF)
         )
-        if x < MIN_STATE:
+        if x < MIN_STATE and i >= parallel and used < LANES - 1:
+            used += 1
+            x = x << 16 | np.int64(states[used] & 0xFFFF)
+            states[used] -= states[used] & np.uint32(0xFFFF)
+        elif x < MIN_STATE:
             if position == end:
                 return False
             x = x << 16 | np.int64(words[position])
             position += 1
-        symbols[i], states[i % LANES] = np.uint32(symbol), np.uint32(x)
-    return position == end and bool((states == np.uint32(MIN_STATE)).all())
+        symbols[i], states[lane] = np.uint32(symbol), np.uint32(x)
+    return position == end and bool((states[:LANES] == np.uint32(MIN_STATE)).all())

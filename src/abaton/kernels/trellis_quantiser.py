@@ -273,7 +273,9 @@ def read(
         states[:] = np.uint32(0)
         for first in range(first_value, first_value + counts[b], LANES):
             _decoder_rows(states, first // WIDTH, keys, taps[0], power, random, rows)
-            position = decode_step(words, position, rans_states, rows, symbols, 0, intervals, guesses)
+            position = decode_step(
+                words, position, rans_states, rows, symbols, 0, intervals, guesses, values.size - first
+            )
             if position > end:
                 return False
             _advance(states, random, taps[0], taps[1], state_bits, width, rows, symbols, values, first)
