@@ -60,7 +60,7 @@ def frequencies(step_units: int, states: int, strata: int) -> Frequencies:
     """Return the trellis frequencies of all strata for a step in units of 1e-5; each row sums to 2^14.
 
     >>> frequencies(120540, 64, 64)[0].tolist()
-    [1, 3, 1518, 13233, 1623, 4, 1, 1]
+    [1, 3, 1519, 13231, 1624, 4, 1, 1]
     """
     context = _CONTEXT
     variance = context.add(
