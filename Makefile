@@ -43,8 +43,9 @@ check: $(STAMP) ## Lint and type-check (ruff, mypy strict)
 	@$(BIN)/mypy
 	@$(BIN)/mypy benchmarks/*.py benchmarks/peers/*.py
 
-fuzz: $(STAMP) ## Send a million mutated replies and a million mutated requests (COUNT=20000 for fewer)
-	@ABATON_FUZZ=$(COUNT) $(BIN)/python -m pytest -m '' tests/attacks/test_mutated_messages.py
+fuzz: $(STAMP) ## Send a million mutated replies, requests and trellis payloads (COUNT=20000 for fewer)
+	@ABATON_FUZZ=$(COUNT) $(BIN)/python -m pytest -m '' tests/attacks/test_mutated_messages.py \
+	  tests/codecs/test_payload_fuzz.py -k 'mutated'
 
 PAGE   := src/abaton/citizen/page
 BUILT  := src/abaton/citizen/built

@@ -58,7 +58,7 @@ def _ratio(simd: Callable[[], object], scalar: Callable[[], object]) -> float:
 
 def _measured() -> list[tuple[str, float]]:
     from abaton.codecs.quicfl import DEFAULT_SHARED_BITS, codebooks, message_intervals
-    from abaton.kernels import codebook_quantiser, simd_fallback
+    from abaton.kernels import codebook_quantiser, simd_fallback, trellis_fallback, trellis_search
     from abaton.kernels.jit import kernel
     from abaton.kernels.rotation import derive_key
     from abaton.kernels.simd import put_word
@@ -93,6 +93,16 @@ def _measured() -> list[tuple[str, float]]:
             lambda: simd_fallback.put_words(buffer, 2, fields),
         ),
     }
+    steps = BLOCK // trellis_search.LANES
+    for states, search in trellis_search.SEARCHES.items():
+        places, chosen = aligned(BLOCK // 2).view(np.int16), np.empty(BLOCK, np.uint8)
+        places[:] = np.random.default_rng(0).integers(0, 256, BLOCK)
+        metrics = aligned(3 * trellis_search.LANES * states // 2).view(np.int16)
+        decisions, cosets = aligned(steps * states).view(np.uint32), trellis_search.cosets(states)
+        pairs[f"trellis search, {states} states"] = (
+            partial(search, places, steps, metrics, decisions, chosen),
+            partial(trellis_fallback.search, places, states, cosets, chosen),
+        )
     for b in (1, 2, 3, 4):
         books = codebooks(b, DEFAULT_SHARED_BITS[b])
         low, width = (np.asarray(end, np.float32) for end in message_intervals(b, DEFAULT_SHARED_BITS[b]))

@@ -122,7 +122,9 @@ def _quicfl() -> list[BenchmarkResult]:
 def _others() -> list[BenchmarkResult]:
     results = []
     update, layout = _update(), Layout([Tensor("weight", (SIZE,), TensorRole.DENSE)])
-    for line in [*(f"ecdq(bits={b})" for b in (1, 2, 3, 4)), "eden(bits=1)", "eden(bits=4)"]:
+    lines = [f"{name}(bits={b})" for name in ("ecdq", "tcdq") for b in (1, 2, 3, 4)]
+    slower = ["tcdq(bits=2, states=8)", "tcdq(bits=2, states=256)", "eden(bits=1)", "eden(bits=4)"]
+    for line in [*lines, *slower]:
         codec: Any = parse_codec(line).codec
         payload = codec.encode(update, layout, KEY)
         for name, call in (
@@ -132,7 +134,7 @@ def _others() -> list[BenchmarkResult]:
             ratio = _ratio(call, update)
             results.append(
                 at_most(f"{line}, {name}", ratio, ENTROPY_CODED_LIMIT, "x copy")
-                if line.startswith("ecdq")
+                if line in lines
                 else BenchmarkResult(f"{line}, {name}", ratio, "x copy")
             )
     return results

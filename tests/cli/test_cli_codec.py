@@ -196,3 +196,11 @@ def test_an_unknown_source_names_what_is_known(tmp_path):
     (tmp_path / "bad.json").write_text('[{"name": "w"}]')
     with pytest.raises(SettingsError, match="layout"):
         run("advise", str(tmp_path / "bad.json"))
+
+
+def test_the_unbiased_codec_with_the_smallest_error_is_recommended():
+    advice = recommend_codec(Layout([Tensor("weight", (300, 400), TensorRole.DENSE)]))
+    assert advice.best_unbiased == "tcdq(bits=1)"
+    by_spec = {row.spec: row for row in advice.measurements}
+    assert by_spec["tcdq(bits=1)"].error < 0.7 * by_spec["ecdq(bits=1)"].error
+    assert by_spec["tcdq(bits=1)"].bytes < 1.01 * by_spec["ecdq(bits=1)"].bytes

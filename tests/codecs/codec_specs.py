@@ -24,6 +24,7 @@ SETTINGS = {
         name: [f"bits={b}" for b in (1, 2, 3, 4)]
         for name in ("quicfl", "eden", "hadamard", "kashin", "qsgd", "ecdq")
     },
+    "tcdq": ["bits=0.3", "bits=1", "bits=2", "bits=4", "bits=6", "bits=2, states=8", "bits=2, states=256"],
 }
 SPECS = [
     f"{name}({settings})" if settings else name for name in CODECS for settings in SETTINGS.get(name, [""])

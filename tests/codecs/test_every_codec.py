@@ -146,7 +146,7 @@ def test_pipelines_are_as_safe_as_their_codec(spec: str):
         pipeline.encode(update, MIXED, CodecKey(ROUND, "north", b"s"), pipeline.initial_state(MIXED))
 
 
-@pytest.mark.parametrize("name", ["quicfl", "ecdq", "hadamard", "kashin"])
+@pytest.mark.parametrize("name", ["quicfl", "ecdq", "tcdq", "hadamard", "kashin"])
 def test_updates_with_a_common_rotation_are_added_before_rotating_back(name: str, monkeypatch):
     codec, layout, calls = parse_codec(f"{name}(bits=2)"), LAYOUTS["odd"], []
     total = codec.accumulator(layout, ROUND)

@@ -6,8 +6,10 @@ The first fuzzer retains the inputs that reach new lines according to Python's t
 
 from __future__ import annotations
 
+import os
 import random
 import sys
+import tracemalloc
 import zlib
 from pathlib import Path
 from types import FrameType
@@ -21,6 +23,7 @@ from abaton.errors import PayloadError
 
 KEY = CodecKey(b"round one", "north")
 MUTATIONS = 1500
+MANY = int(os.environ.get("ABATON_FUZZ", "20000"))
 
 
 def with_checksum(header: bytes, body: bytes) -> bytes:
@@ -84,6 +87,29 @@ def test_fuzzing_finds_only_payload_errors(spec: str):
             assert decoded.shape == (MIXED.size,)
         if len(coverage.lines) > before:
             corpus.append(candidate)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("spec", ["tcdq(bits=0.3)", "tcdq(bits=2)", "tcdq(bits=6, states=8)"])
+def test_many_mutated_trellis_payloads_are_safe(spec: str):
+    """``make fuzz`` sets a million; the memory of all decodings together stays small."""
+    codec, rng, outcomes = parse_codec(spec), random.Random(spec), {True: 0, False: 0}
+    valid = [codec.encode(update, MIXED, KEY, {})[0] for update in updates(MIXED).values()]
+    corpus = [(payload[:24], payload[24:-4]) for payload in valid]
+    tracemalloc.start()
+    for _ in range(MANY // 3):
+        header, body = rng.choice(corpus)
+        try:
+            decoded = codec.decode(with_checksum(header, mutated(rng, body)), MIXED, KEY)
+        except PayloadError:
+            outcomes[False] += 1
+            continue
+        assert decoded.shape == (MIXED.size,)
+        outcomes[True] += 1
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 4_000_000
+    assert min(outcomes.values()) > 0
 
 
 @pytest.mark.slow

@@ -5,9 +5,11 @@ import pytest
 from scipy.optimize import linprog
 from scipy.special import ndtr, ndtri
 
-from abaton.codecs import ecdq
+from abaton.codecs import CodecKey, Tcdq, ecdq
 from abaton.codecs.quicfl import DEFAULT_SHARED_BITS, codebooks, reconstruction_table
 from abaton.codecs.quicfl_solver import OUTLIERS, THRESHOLD, error, solve, staircase
+from abaton.codecs.tcdq_rate_model import solve_step, tcdq_rate_model
+from abaton.layout import Layout, Tensor, TensorRole
 
 PUBLISHED = {1: 1.4654, 2: 0.21355, 3: 0.042638, 4: 0.009513}
 SETTINGS = [
@@ -112,3 +114,32 @@ def test_shipped_frequencies_are_valid(bits):
     assert (model.cumulative[-model.strata :] == ecdq.TOTAL).all()
     assert (np.diff(model.cumulative) >= 0).all()
     assert ecdq.rate(model.step, model.strata, model.cumulative) < bits + 0.002
+
+
+@pytest.mark.parametrize("states", [8, 64, 256])
+def test_shipped_trellis_rows_are_valid_at_every_rate(states):
+    steps = []
+    for units in range(6, 121, 2):
+        model = tcdq_rate_model(units / 20, states)
+        assert model.rows.min() >= 1
+        assert (model.rows.sum(axis=1) == 1 << 14).all()
+        np.testing.assert_array_equal(model.rows, model.rows[::-1, ::-1])
+        steps.append(model.step / model.sampled_share)
+    assert (np.diff(steps) < 0).all()
+
+
+@pytest.mark.parametrize(("bits", "states"), [(0.5, 64), (1, 8), (2, 64), (4, 256), (6, 64)])
+def test_the_trellis_model_predicts_the_rate(bits, states):
+    """The ideal length of real symbols is the model's rate, which is the nominal one."""
+    layout, codec = Layout([Tensor("w", (1 << 18,), TensorRole.DENSE)]), Tcdq(bits, states)
+    update = np.random.default_rng(1).standard_normal(layout.size).astype(np.float32)
+    payload = codec.encode(update, layout, CodecKey(b"key", "north"))
+    overhead = 8 * (28 + 8 + 8 * 4 + 34)
+    assert (8 * len(payload) - overhead) / layout.size == pytest.approx(bits, abs=0.004)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("states", [8, 64, 256])
+def test_solving_trellis_steps_again_gives_the_shipped_ones(states):
+    for bits in (0.4, 0.5, 1, 2, 3.35, 6):
+        assert solve_step(bits, states) == round(tcdq_rate_model(bits, states).step * 1e5)

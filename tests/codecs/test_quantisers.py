@@ -15,7 +15,8 @@ from abaton.layout import Layout, Tensor, TensorRole
 
 CODECS = [
     "quicfl(bits=1)", "quicfl(bits=2)", "quicfl(bits=3)", "quicfl(bits=4)", "quicfl(bits=2, shared_bits=0)",
-    "ecdq(bits=1)", "ecdq(bits=2)", "ecdq(bits=3)", "ecdq(bits=4)", "eden(bits=1)", "eden(bits=3)", "drive",
+    "ecdq(bits=1)", "ecdq(bits=2)", "ecdq(bits=3)", "ecdq(bits=4)", "tcdq(bits=0.3)", "tcdq(bits=1)",
+    "tcdq(bits=2, states=8)", "tcdq(bits=3.35)", "tcdq(bits=6, states=256)", "eden(bits=1)", "eden(bits=3)", "drive",
     "hadamard(bits=2)", "kashin(bits=2)", "qsgd(bits=1)", "qsgd(bits=4)",
 ]  # fmt: skip
 KEY = CodecKey(b"a round's key", "north")
@@ -118,6 +119,12 @@ GOLDEN = {  # first 16 digits of SHA-256 of a payload: a change is a new version
     "ecdq(bits=2)": "7fd3478815179c87",
     "ecdq(bits=3)": "10e8dcb17859c97a",
     "ecdq(bits=4)": "ee14667bb2acd834",
+    "tcdq(bits=0.3)": "6487804a567c40b9",
+    "tcdq(bits=1)": "730e99cdb10332af",
+    "tcdq(bits=2)": "2a3ac319c12acace",
+    "tcdq(bits=4)": "3297042771092a2a",
+    "tcdq(bits=2, states=8)": "b3fda7af7fe7dca7",
+    "tcdq(bits=2, states=256)": "fafd8c52799b26c6",
     "quicfl(bits=2, shared_bits=0)": "3be3777a7eeb99e5",
     "hadamard(bits=2)": "756a283022efd11b",
     "qsgd(bits=2)": "9a0e07e79749297e",
@@ -212,7 +219,17 @@ def test_an_impossible_norm_is_refused(codec, value):
 
 @pytest.mark.parametrize(
     "spec",
-    ["quicfl(bits=0)", "quicfl(bits=5)", "quicfl(bits=4, shared_bits=5)", "ecdq(bits=1.5)", "qsgd(bits=9)"],
+    [
+        "quicfl(bits=0)",
+        "quicfl(bits=5)",
+        "quicfl(bits=4, shared_bits=5)",
+        "ecdq(bits=1.5)",
+        "qsgd(bits=9)",
+        "tcdq(bits=0.25)",
+        "tcdq(bits=6.05)",
+        "tcdq(bits=1.01)",
+        "tcdq(bits=2, states=32)",
+    ],
 )
 def test_settings_out_of_range_are_refused(spec):
     with pytest.raises(SettingsError):

@@ -148,7 +148,7 @@ def _print_advice(advice: CodecAdvice, layout: Layout) -> None:
             break_even,
         )
     note(f"smallest: error_feedback | {advice.smallest}")
-    note(f"smallest without error feedback: {advice.smallest_unbiased}")
+    note(f"best without error feedback: {advice.best_unbiased}")
 
 
 def _read_file(file: Path) -> bytes:

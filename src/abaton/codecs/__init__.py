@@ -13,6 +13,7 @@ from abaton.codecs.quicfl import QuicFL
 from abaton.codecs.registry import parse_codec
 from abaton.codecs.sstc import Sstc
 from abaton.codecs.stc import Stc
+from abaton.codecs.tcdq import Tcdq
 from abaton.codecs.transforms import Clip, ErrorFeedback, GaussianNoise, with_error_feedback
 
 __all__ = [
@@ -37,6 +38,7 @@ __all__ = [
     "RawCodec",
     "Sstc",
     "Stc",
+    "Tcdq",
     "Transform",
     "TransformState",
     "apply_deltas",

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from abaton.layout import Layout, Vector
 
 KERNEL_FRACTIONS = (0.05, 0.125, 0.25, 0.4)
+MAX_EXCESS = 1.1
+"""Size at most, relative to the smallest, of an unbiased codec that is recommended for its smaller error."""
+
 SPARSITIES = (0.001, 0.003, 0.01, 0.03, 0.1)
 _KEY = CodecKey(b"adviser", "adviser", b"adviser")  # frozen: part of the bytes
 
@@ -67,7 +70,7 @@ class CodecAdvice:
     measurements: tuple[CodecMeasurement, ...]  # the smallest first
     break_even: tuple[BreakEven, ...]
     smallest: str
-    smallest_unbiased: str
+    best_unbiased: str
     is_from_update: bool
 
 
@@ -87,7 +90,7 @@ def recommend_codec(layout: Layout, update: Vector | None = None, *, sparsity: f
     measurements = sorted(
         (measure_codec(spec, layout, update) for spec in candidate_specs(layout, sparsity)), key=_size
     )
-    unbiased = next(measurement for measurement in measurements if measurement.is_unbiased)
+    unbiased = _best_unbiased(measurements)
     return CodecAdvice(
         tuple(measurements),
         tuple(break_even(layout, update, sparsity)),
@@ -113,7 +116,18 @@ def candidate_specs(layout: Layout, sparsity: float) -> Sequence[str]:
             for fraction in KERNEL_FRACTIONS
             for coding in ("fixed", "trit", "context")
         ]
-    return [*specs, *(f"{name}(bits={bits})" for name in ("quicfl", "ecdq") for bits in (1, 2, 4))]
+    quantisers = [f"{name}(bits={bits})" for name in ("quicfl", "ecdq") for bits in (1, 2, 4)]
+    return [*specs, *quantisers, *(f"tcdq(bits={bits})" for bits in (0.5, 1, 2, 4))]
+
+
+def _best_unbiased(measurements: Sequence[CodecMeasurement]) -> CodecMeasurement:
+    """Return the recommended unbiased codec: the smallest error at about the smallest size.
+
+    Codecs whose error exceeds the update are excluded, because few learners do not average it out.
+    """
+    unbiased = [m for m in measurements if m.is_unbiased and m.error < 1]
+    largest = MAX_EXCESS * min(m.bytes for m in unbiased)
+    return min((m for m in unbiased if m.bytes <= largest), key=lambda m: m.error)
 
 
 def measure_codec(spec: str, layout: Layout, update: Vector) -> CodecMeasurement:
@@ -139,6 +153,7 @@ def codec_families(layout: Layout) -> dict[str, Sequence[str]]:
     if kernel_pools(layout)[0]:
         sstc = "sstc(sparsity={}, kernels=0.125, coding=context)"
         families["sstc, context"] = [sstc.format(sparsity) for sparsity in SPARSITIES]
+    families["tcdq"] = [f"tcdq(bits={bits})" for bits in (0.3, 0.5, 1, 2, 3, 4)]
     for name in ("quicfl", "ecdq", "eden", "hadamard", "kashin", "qsgd"):
         families[name] = [f"{name}(bits={bits})" for bits in (1, 2, 3, 4)]
     return {**families, "drive": ["drive"], "fp16": ["fp16"]}

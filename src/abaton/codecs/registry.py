@@ -19,13 +19,14 @@ from abaton.codecs.qsgd import Qsgd
 from abaton.codecs.quicfl import QuicFL
 from abaton.codecs.sstc import Sstc
 from abaton.codecs.stc import Stc
+from abaton.codecs.tcdq import Tcdq
 from abaton.codecs.transforms import Clip, ErrorFeedback, GaussianNoise
 from abaton.errors import SettingsError
 from abaton.specs import ComponentCall, build_component, parse_spec, resolve_name
 
 CODECS: Mapping[str, type[Any]] = {
     codec.name: codec
-    for codec in (RawCodec, Fp16, Stc, Sstc, QuicFL, Ecdq, Eden, Drive, Hadamard, Kashin, Qsgd)
+    for codec in (RawCodec, Fp16, Stc, Sstc, QuicFL, Ecdq, Tcdq, Eden, Drive, Hadamard, Kashin, Qsgd)
 }
 TRANSFORMS: Mapping[str, type[Any]] = {
     transform.name: transform for transform in (Clip, GaussianNoise, ErrorFeedback)
