@@ -18,7 +18,6 @@ from abaton.documents.problems import (
     to_problems,
 )
 from abaton.documents.toml_reader import (
-    MAX_DOCUMENT_BYTES,
     decode_text,
     parse_toml,
     read_document,
@@ -29,6 +28,7 @@ from abaton.documents.toml_reader import (
 )
 from abaton.errors import SettingsError
 from abaton.strict_json import StrictJsonError, parse_json_object
+from abaton.strict_toml import MAX_DOCUMENT_BYTES
 from abaton.study.document import Study
 from abaton.study.fhir_bundle import read_bundle
 from abaton.study.shorthand import SHORTHAND_KEYS, ShorthandSections, expand_shorthand
