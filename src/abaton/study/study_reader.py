@@ -15,6 +15,7 @@ from abaton.documents.problems import (
     DocumentHelp,
     DocumentProblem,
     format_key_path,
+    join_key_path,
     to_problems,
 )
 from abaton.documents.toml_reader import (
@@ -150,7 +151,7 @@ def _read_json(text: str, file: str, folder: File | None, *, load: bool = False)
     def locate(path: KeyPath) -> tuple[str, int | None]:
         for end in range(len(path), 0, -1):
             if path[:end] in origins:
-                return format_key_path((origins[path[:end]], *path[end:])), None
+                return join_key_path(origins[path[:end]], path[end:]), None
         return format_key_path(path), None
 
     try:
