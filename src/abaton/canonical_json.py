@@ -31,6 +31,8 @@ def to_canonical_json(data: Any) -> bytes:
         what, remedy = "an integer beyond 2^53 has no exact form in JSON", "write it as a string"
     except rfc8785.FloatDomainError:
         what, remedy = "a number that is not finite has no form in JSON", "remove it"
+    except RecursionError:
+        what, remedy = "a value is nested too deeply", "reduce the nesting"
     except (rfc8785.CanonicalizationError, UnicodeEncodeError):
         what, remedy = "a value has no form in JSON", "use valid Unicode strings, numbers, lists and objects"
     raise SettingsError(what, remedy=remedy)

@@ -13,8 +13,25 @@ def did_you_mean(name: str, known: Iterable[str], otherwise: str = "") -> str:
     >>> did_you_mean("titel", ["title", "period"]), did_you_mean("x", ["title"], "use title")
     ("did you mean 'title'?", 'use title')
     """
-    matches = get_close_matches(name, list(known), n=1)
+    matches = get_close_matches(name[:_MAX_COMPARED], list(known), n=1)
     return f"did you mean '{matches[0]}'?" if matches else otherwise
+
+
+_MAX_NAME = 40
+_MAX_COMPARED = 200
+
+
+def shorten_name(name: str) -> str:
+    r"""Return a key or name of a document for an error: at most 40 characters, unprintable ones escaped.
+
+    An error contains no other text of a document: no value, and no text of a record.
+
+    >>> shorten_name("title"), shorten_name("a" * 50 + "b"), shorten_name("a\x1b[2J")
+    ('title', 'aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa…', 'a\\x1b[2J')
+    """
+    start = name[:_MAX_NAME]
+    shown = "".join(sign if sign.isprintable() else ascii(sign)[1:-1] for sign in start)
+    return shown + "…" * (len(name) > _MAX_NAME)
 
 
 class AbatonError(Exception):

@@ -100,24 +100,24 @@ class _SpecParser:
     def _component(self) -> ComponentCall:
         name, settings, numbers = self._word(), dict[str, Value](), list[int]()
         if self._take("(") and not self._take(")"):
-            self._setting(name, settings, numbers)
+            self._setting(settings, numbers)
             while self._take(","):
-                self._setting(name, settings, numbers)
+                self._setting(settings, numbers)
             if not self._take(")"):
-                raise _syntax_error(f"no ')' after the settings of {name}")
+                raise _syntax_error("no ')' after the settings")
         return ComponentCall(name, settings, tuple(numbers))
 
-    def _setting(self, name: str, settings: dict[str, Value], numbers: list[int]) -> None:
+    def _setting(self, settings: dict[str, Value], numbers: list[int]) -> None:
         kind, token = self.tokens[self.position]
         if kind == "number" and token.isdigit() and not settings:
             numbers.append(int(token))
             self.position += 1
             return
         if kind != "end" and self.tokens[self.position + 1][1] != "=":
-            raise SettingsError(f"{name} has a setting without a name", remedy="write settings as name=value")
+            raise SettingsError("a setting has no name", remedy="write settings as name=value")
         key = self._word()
         if key in settings:
-            raise SettingsError(f"{name} has '{key}' twice", remedy="give each setting once")
+            raise SettingsError(f"the setting '{key}' is given twice", remedy="give each setting once")
         self.position += 1
         kind, token = self.tokens[self.position]
         if kind not in ("word", "number"):
@@ -130,7 +130,7 @@ class _SpecParser:
     def _word(self) -> str:
         kind, token = self.tokens[self.position]
         if kind != "word":
-            raise _syntax_error(f"'{token}' where a name was expected" if token else "it ends too early")
+            raise _syntax_error("a name is missing" if token else "it ends too early")
         self.position += 1
         return token
 
@@ -218,9 +218,7 @@ def _convert(name: str, key: str, value: Value, hint: Any) -> Value:
     if type(value) in types:
         return value
     expected = " or ".join(_TYPE_TEXTS[accepted] for accepted in types)
-    raise ComponentSettingError(
-        f"{key}={value} is not {expected}", f"use {expected} for {key} of {name}", key
-    )
+    raise ComponentSettingError(f"'{key}' is not {expected}", f"use {expected} for {key} of {name}", key)
 
 
 def _syntax_error(what: str) -> SettingsError:

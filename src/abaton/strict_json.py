@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any, NoReturn
 
 from abaton.errors import SettingsError
 
 _MAX_DEPTH = 100
+_MAX_KEY_LENGTH = 200
+_MAX_VALUES = 100_000
+_TOKEN = re.compile(r'"(?:[^"\\]++|\\.)*+"(?P<key>\s*+:)?|[\[{\]},]', re.DOTALL)
 
 
 class StrictJsonError(SettingsError):
@@ -23,12 +27,14 @@ class StrictJsonError(SettingsError):
 def parse_json_object(text: str, file: str) -> dict[str, Any]:
     """Parse one JSON object strictly: refuse duplicate keys and other ambiguous text, with line and column.
 
+    Nesting, length of keys and number of values are limited before parsing. No error contains anything of the text.
+
     Raises:
-        StrictJsonError: It is malformed, ambiguous (a duplicate key, a number that is not finite) or too deeply nested.
+        StrictJsonError: It is malformed, ambiguous (a duplicate key, a number that is not finite) or exceeds a limit.
     """
-    too_deep = "the JSON is nested too deeply", f"use at most {_MAX_DEPTH} levels"
     if text.startswith("\ufeff"):
         _refuse(file, "the file begins with a byte order mark", "save it as UTF-8 without one", 1, 1)
+    _check_limits(text, file)
     try:
         content = json.loads(text, object_pairs_hook=_unique, parse_constant=_not_finite)
     except json.JSONDecodeError as error:
@@ -36,14 +42,10 @@ def parse_json_object(text: str, file: str) -> dict[str, Any]:
         _refuse(file, f"this is not JSON: {message}", "correct the line", error.lineno, error.colno)
     except _AmbiguousError as error:
         _refuse(file, str(error), "remove it")
-    except RecursionError:
-        _refuse(file, *too_deep)
     except ValueError:
         _refuse(file, "the JSON contains a number with too many digits", "shorten it")
     if not isinstance(content, dict):
         _refuse(file, "this is not a JSON object", "write one between { and }", 1, 1)
-    if _depth(content) > _MAX_DEPTH:
-        _refuse(file, *too_deep)
     return content
 
 
@@ -54,9 +56,7 @@ class _AmbiguousError(Exception):
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     content = dict(pairs)
     if len(content) < len(pairs):
-        names = [name for name, _ in pairs]
-        duplicate = next(name for name in names if names.count(name) > 1)
-        raise _AmbiguousError(f"the key '{duplicate}' occurs twice in one object")
+        raise _AmbiguousError("a key occurs twice in one object")
     return content
 
 
@@ -64,17 +64,26 @@ def _not_finite(name: str) -> NoReturn:
     raise _AmbiguousError(f"{name} is not a JSON number")
 
 
-def _depth(content: Any) -> int:
-    depth, level = 0, [content]
-    while level:
-        depth += 1
-        level = [
-            item
-            for value in level
-            for item in (value.values() if isinstance(value, dict) else value)
-            if isinstance(item, dict | list)
-        ]
-    return depth
+def _check_limits(text: str, file: str) -> None:
+    """Refuse a JSON text that is nested too deeply, or has too many values or a key that is too long."""
+    depth = values = 0
+    for token in _TOKEN.finditer(text):
+        if token["key"]:
+            if token.start("key") - token.start() - 2 > _MAX_KEY_LENGTH:
+                _refuse_limit(text, token, file, "a key is too long", f"{_MAX_KEY_LENGTH} characters")
+            continue
+        sign = text[token.start()]
+        values += sign in "[{,"
+        depth += (sign in "[{") - (sign in "]}")
+        if depth > _MAX_DEPTH:
+            _refuse_limit(text, token, file, "the JSON is nested too deeply", f"{_MAX_DEPTH} levels")
+        if values > _MAX_VALUES:
+            _refuse_limit(text, token, file, "the JSON has too many values", f"{_MAX_VALUES:,}")
+
+
+def _refuse_limit(text: str, token: re.Match[str], file: str, what: str, limit: str) -> NoReturn:
+    line = text.count("\n", 0, token.start()) + 1
+    _refuse(file, what, f"use at most {limit}", line, token.start() - text.rfind("\n", 0, token.start()))
 
 
 def _refuse(

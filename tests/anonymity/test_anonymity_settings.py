@@ -90,7 +90,7 @@ def test_a_whole_table_is_read(tmp_path):
         ({"suppression_limit": 2}, "not between 0 and 1"),
         ({"method": "magic"}, "one of 'recode', 'mondrian' or 'measure'"),
         ({"supression_limit": 0.1}, "'supression_limit' is not a known key"),
-        ({"passthrough_columns": ["age"]}, "column 'age' has two roles"),
+        ({"passthrough_columns": ["age"]}, "a column has two roles"),
         ({"population": 10, "sampling_fraction": 0.1}, "are both given"),
         ({"quasi_identifiers": []}, "no quasi-identifier"),
         ({"quasi_identifiers": None}, "'quasi_identifiers' must be given"),

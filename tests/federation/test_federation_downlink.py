@@ -125,7 +125,7 @@ def test_a_study_document_names_a_downlink_and_the_report_shows_it(four, store, 
     [
         ("clip(norm=1.0) | stc(sparsity=0.1)", "applies to learners' updates"),
         ("stc(sparsity=7)", "sparsity"),
-        ("zip", "there is no codec 'zip'"),
+        ("zip", "there is no codec of this name"),
     ],
 )
 def test_an_impossible_downlink_is_refused_with_its_line(four, spec, message):

@@ -205,15 +205,15 @@ def with_component(
 
 INVALID = [
     ('codec = "thinned(kep=0.5)"', "thinned has no setting 'kep'", "keep", "codec"),
-    ('codec = "thinner"', "there is no codec 'thinner'", "'thinned'?", "codec"),
+    ('codec = "thinner"', "there is no codec of this name", "'thinned'?", "codec"),
     ('model = "wide(wdth=3)"', "wide has no setting 'wdth'", "its settings are width", "model"),
-    ('model = "wide(width=word)"', "width=word is not an integer", "an integer", "model"),
+    ('model = "wide(width=word)"', "'width' is not an integer", "an integer", "model"),
     ('model = "no_model"', "which has no", "TorchModel", "model"),
     ('model = "gone"', "cannot be loaded", "repair the package", "model"),
     ('server_optimiser = name = "halved"\nprt = 0.5', "halved has no setting 'prt'", "part", "prt"),
-    ('server_optimiser = name = "halfed"', "no server optimiser 'halfed'", "'halved'?", "server"),
-    ('robust_aggregation = name = "signs"\nsize = "big"', "size=big is not a number", "number", "size"),
-    ('scheduler = name = "in_turns"\npause = 1.5', "pause=1.5 is not an integer", "integer", "pause"),
+    ('server_optimiser = name = "halfed"', "no server optimiser of this name", "'halved'?", "server"),
+    ('robust_aggregation = name = "signs"\nsize = "big"', "'size' is not a number", "number", "size"),
+    ('scheduler = name = "in_turns"\npause = 1.5', "'pause' is not an integer", "integer", "pause"),
 ]
 
 

@@ -26,12 +26,13 @@ ALLOWED = {
     "plugins": "",
     "canonical_json": "",
     "strict_json": "",
+    "strict_toml": "",
     "layout": "",
     "training": "",
     "metrics": "",
     "store": "atomic_files",
-    "anonymity": "atomic_files",
-    "documents": "strict_json",
+    "anonymity": "atomic_files strict_toml",
+    "documents": "strict_json strict_toml",
     "kernels": "layout",
     "disclosure": "anonymity atomic_files metrics",
     "report": "layout store",
@@ -48,10 +49,10 @@ ALLOWED = {
     "governance": "atomic_files canonical_json deid disclosure fhir http_server store",
     "secure_sum": "atomic_files canonical_json governance",
     "features": "anonymity disclosure documents fhir record_types views",
-    "dashboard": "atomic_files governance http_server report store",
+    "dashboard": "atomic_files governance http_server report store strict_toml",
     "study": (
         "anonymity canonical_json codecs controller deid documents features fhir learners metrics models "
-        "plugins protocols specs strict_json training views"
+        "plugins protocols specs strict_json strict_toml training views"
     ),
     "federation": (
         "atomic_files codecs controller engines features layout learners metrics models protocols report "
@@ -77,7 +78,7 @@ ALLOWED = {
     "cli": (
         "anonymity atomic_files benchmark citizen codecs controller dashboard deid deployment disclosure "
         "engines federation fhir governance http_server lab layout models record_types records report site "
-        "store study study_run training views"
+        "store strict_toml study study_run training views"
     ),
 }
 MAY_IMPORT = {name: {"errors", *others.split()} - {name} for name, others in ALLOWED.items()}

@@ -8,7 +8,8 @@ import pytest
 
 from abaton.lab.demo import NOW, make_demo
 from abaton.site import check_site, load_site
-from abaton.site.factory import build_site
+from abaton.site.consent_gate import publish
+from abaton.site.factory import build_site, open_registry
 from abaton.study_run.ingest import ingest_sites
 
 
@@ -37,3 +38,23 @@ def test_implausible_values_are_shown(tmp_path, every, expected):
     assert remark.startswith(expected)
     (ingest,) = ingest_sites(demo.study, [file], NOW)
     assert remark in ingest.cohort_report["remarks"]  # stored with the run, and shown by its report
+
+
+def test_near_equal_questions_and_studies_are_shown(tmp_path):
+    demo = make_demo(tmp_path / "hospitals", 3, 0.25)
+    file = load_site(demo.sites[0])
+    criteria = demo.study.eligibility.criteria
+    age = next(i for i, criterion in enumerate(criteria) if criterion.type == "age")
+    older = criteria[age].model_copy(update={"low": (criteria[age].low or 18) + 1})
+    eligibility = demo.study.eligibility.model_copy(update={"criteria": (*criteria, older)})
+    study = demo.study.model_copy(update={"eligibility": eligibility})
+    study.__dict__.pop("hash", None)  # cached
+    registry = open_registry(file)
+    publish(registry, demo.study, NOW)
+    remarks = check_site(build_site(file, study, NOW)).remarks
+    registry.database.close()
+    last = f"eligibility.criteria[{len(criteria)}]"
+    assert any(
+        text.startswith(f"eligibility.criteria[{age}] and {last} ask nearly the same") for text in remarks
+    )
+    assert any(text.startswith(f"{last} of this study: the two studies differ by one") for text in remarks)

@@ -97,7 +97,7 @@ def test_commented_rules_of_the_template_are_valid():
         (GOOD + '[consent.opt_outs]\nfile = "out.txt"', "consents and opt-outs require keys.registry"),
         (GOOD + FORM, "[[consent.forms]] has no effect with a permit or a legal basis"),
         (GOOD + '[keys]\nstudy = """\n-----BEGIN PRIVATE KEY-----\nabc"""', "the value is not a path"),
-        (GOOD + '[rules]\nexcluded_types = ["Patent"]', "R4 has no resource type 'Patent'"),
+        (GOOD + '[rules]\nexcluded_types = ["Patent"]', "this is not an R4 resource type"),
         (GOOD + "[rules]\nk = 1", "rules.k"),
         (
             GOOD + '[limits]\nworking_hours = { start = "25:00", end = "06:00" }',
@@ -124,12 +124,12 @@ def test_problems_have_a_line():
 @pytest.mark.parametrize("method", ["keep", "shift", "terminology", "substitute", "mask", "pseudonymise"])
 def test_a_rule_that_could_be_weaker_is_refused_by_name(method):
     rule = f'[[rules.deidentification]]\npath = "Patient.name"\nmethod = "{method}"\n'
-    assert f"the rule '{method} Patient.name' could be weaker than the study's" in problems_of(GOOD + rule)
+    assert "the rule could be weaker than the study's" in problems_of(GOOD + rule)
 
 
-def test_invalid_rule_is_refused_by_name():
+def test_invalid_rule_is_refused():
     rule = '[[rules.deidentification]]\npath = "Patient.nme"\nmethod = "redact"\n'
-    assert "the rule 'redact Patient.nme' is invalid" in problems_of(GOOD + rule)
+    assert "the rule is invalid: the rule path is invalid: R4 has no such element" in problems_of(GOOD + rule)
 
 
 @pytest.mark.parametrize(

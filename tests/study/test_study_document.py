@@ -54,8 +54,8 @@ def test_the_starter_passes_without_a_remark():
         ('type = "Patient"', 'typ = "Patient"', "data[0].typ", "known key", "did you mean 'type'?"),
         ('elements = ["gender", "birthDate"]', "", "data[0]", "purpose 'element'", "elements to keep"),
         ("\nk = 5", "\nk = 0", "privacy.anonymity", "k is 0", "anonymity"),
-        ('type = "Observation"', 'type = "Observaton"', "data[1]", "no resource type 'Observaton'", "'Observation'?"),
-        ('"birthDate"]', '"birthdate"]', "data[0]", "Patient has no element 'birthdate'", "'birthDate'?"),
+        ('type = "Observation"', 'type = "Observaton"', "data[1]", "not an R4 resource type", "'Observation'?"),
+        ('"birthDate"]', '"birthdate"]', "data[0]", "one of 'elements' is not an element of Patient", "'birthDate'?"),
         ('preset = "default"', BAD_PATH, "deidentification.rules[0]", "path", ""),
         ('preset = "default"', BAD_METHOD, "deidentification.rules[0]", "method", "keep"),
         ('shared_data = ["updates"]', "shared_data = []", "study", "'shared_data' is empty", "records"),
@@ -108,7 +108,11 @@ def test_broken_toml_has_line_and_column():
         ("[study]\n\nx = [", 3),
         ("[a]\n[a]\n", 2),
         ("a = 1\na = 2", 2),
-        ("a = " + "[" * 9000, None),
+        ("\na = " + "[" * 9000, 2),
+        ("\n" + "a." * 40_000 + "a = 1", 2),
+        ("[" + "a." * 40_000 + "a]", 1),
+        ("\n" + "a" * 201 + " = 1", 2),
+        ("a = " + "1" * 5000, 1),
     ],
 )
 def test_every_broken_toml_has_its_line(text, line):

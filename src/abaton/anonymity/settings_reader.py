@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ from pydantic import TypeAdapter, ValidationError
 from abaton.anonymity import settings
 from abaton.anonymity.settings import AnonymitySettings
 from abaton.errors import SettingsError, did_you_mean
+from abaton.strict_toml import parse_toml_table
 
 WHERE = "privacy.anonymity"
 _MODEL = TypeAdapter(AnonymitySettings)
@@ -40,7 +40,7 @@ def settings_from(table: object, *, where: str = WHERE) -> AnonymitySettings:
     """Read the anonymity settings from a study document's table.
 
     Args:
-        table: ``[privacy.anonymity]`` as read by ``tomllib``.
+        table: ``[privacy.anonymity]`` as parsed.
         where: the location for errors.
 
     Returns:
@@ -81,13 +81,15 @@ def table_from(anonymity: AnonymitySettings) -> dict[str, Any]:
 def read_settings(study: Path) -> AnonymitySettings:
     """Read the anonymity settings of a study document on disk."""
     try:
-        document = tomllib.loads(study.read_text("utf-8"))
+        document = parse_toml_table(study.read_text("utf-8"), str(study))
     except OSError as error:
         raise SettingsError(
             "the study document cannot be read", where=str(study), remedy="check the path"
         ) from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise SettingsError(f"the study document is not TOML: {error}", where=str(study)) from error
+    except UnicodeDecodeError:
+        raise SettingsError(
+            "the study document is not UTF-8 text", where=str(study), remedy="save it as UTF-8"
+        ) from None
     table: object = document
     for name in WHERE.split("."):
         table = table.get(name) if isinstance(table, dict) else None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -122,9 +121,11 @@ def _read_study(path: Path) -> tuple[AnonymitySettings, PrivacyInputs]:
 
 
 def _is_fragment(path: Path) -> bool:
+    from abaton.strict_toml import StrictTomlError, parse_toml_table
+
     try:
-        document = tomllib.loads(path.read_text("utf-8"))
-    except (OSError, ValueError):
+        document = parse_toml_table(path.read_text("utf-8"), str(path))
+    except (OSError, UnicodeDecodeError, StrictTomlError):
         return False
     return "study" not in document
 

@@ -10,7 +10,6 @@ import hashlib
 import hmac
 import re
 import secrets
-import tomllib
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from abaton.atomic_files import atomic_write
 from abaton.errors import SettingsError
+from abaton.strict_toml import StrictTomlError, parse_toml_table
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
 
@@ -119,12 +119,12 @@ def load_access(path: Path) -> AccessFile:
                 where=str(path),
                 remedy=f"run 'chmod 600 {path.name}'",
             )
-        access = AccessFile.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
+        access = AccessFile.model_validate(parse_toml_table(path.read_text(encoding="utf-8"), str(path)))
     except OSError as error:
         raise SettingsError(
             "the access file cannot be read", where=str(path), remedy=error.strerror or ""
         ) from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError):
+    except (StrictTomlError, UnicodeDecodeError):
         raise SettingsError(
             "the access file is not TOML", where=str(path), remedy="see docs/dashboard.md"
         ) from None

@@ -26,7 +26,7 @@ from abaton.deid.methods import METHODS, SETTINGS, WHOLE_ELEMENT
 from abaton.deid.repair import FIXUPS, Repair, needs_no_fixup
 from abaton.deid.rules import ParsedRule, PathCondition, parse_rules
 from abaton.deid.settings import DeidentificationRule
-from abaton.errors import SettingsError
+from abaton.errors import SettingsError, shorten_name
 from abaton.fhir.elements import ElementDefinition, element_table, is_primitive, is_resource_slot
 from abaton.fhir.versions import foreign_form, foreign_version, refuse_version
 
@@ -449,14 +449,14 @@ def _check_rule(rule: ParsedRule) -> None:
     factory = METHODS.get(rule.method)
     if factory is None:
         raise SettingsError(
-            f"there is no method '{rule.method}'",
+            "there is no method of this name",
             where=rule.path.text,
             remedy=f"use one of {', '.join(METHODS)}",
         )
     unknown = {name for name, _ in rule.settings} - SETTINGS.get(rule.method, frozenset())
     if unknown:
         raise SettingsError(
-            f"the method '{rule.method}' has no setting '{min(unknown)}'",
+            f"the method '{rule.method}' has no setting '{shorten_name(min(unknown))}'",
             where=rule.path.text,
             remedy="correct the rule",
         )

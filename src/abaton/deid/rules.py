@@ -87,34 +87,34 @@ def read_path(text: str) -> RulePath:
     """
     start = _ROOT.match(text)
     if start is None:
-        _refuse_path(text, "start with a resource type or nodesByType('Type')")
+        _refuse_path("start with a resource type or nodesByType('Type')")
     by_type, root = start[1] is not None, start[1] or start[2]
-    _check_root(text, root, by_type)
+    _check_root(root, by_type)
     steps: list[Step] = []
     types, owners = frozenset({root}), frozenset({""})
     position = start.end()
     while position < len(text):
         step = _STEP.match(text, position)
         if step is None:
-            _refuse_path(text, "only element names and where(name='value') are supported")
+            _refuse_path("only element names and where(name='value') are supported")
         if step[3]:
             steps.append(step[3])
-            owners, types = types, _child_types(text, types, step[3])
+            owners, types = types, _child_types(types, step[3])
         else:
             steps.append(PathCondition(tuple(step[1].split(".")), step[2]))
             inner = types
             for name in step[1].split("."):
-                inner = _child_types(text, inner, name)
+                inner = _child_types(inner, name)
         position = step.end()
     return RulePath(by_type, root, tuple(steps), types, owners)
 
 
-def _check_root(text: str, root: str, by_type: bool) -> None:  # noqa: FBT001
+def _check_root(root: str, by_type: bool) -> None:  # noqa: FBT001
     known = resource_types() | {"Resource", "DomainResource"}
     if (by_type and not (root in element_table() or _is_primitive_type(root))) or (by_type and root in known):
-        _refuse_path(text, "nodesByType has an unknown R4 data type")
+        _refuse_path("nodesByType has an unknown R4 data type")
     if not by_type and root not in known:
-        _refuse_path(text, "its resource type is not in R4")
+        _refuse_path("its resource type is not in R4")
 
 
 def _is_primitive_type(type_name: str) -> bool:
@@ -123,18 +123,18 @@ def _is_primitive_type(type_name: str) -> bool:
     )
 
 
-def _child_types(text: str, types: frozenset[str], name: str) -> frozenset[str]:
+def _child_types(types: frozenset[str], name: str) -> frozenset[str]:
     element_types: set[str] = set()
     for type_name in types:
         fields = element_table().get(type_name, {})
         element_types.update(element.type for element in child_elements(fields, name))
     if not element_types:
-        _refuse_path(text, f"R4 has no element '{name}' there")
+        _refuse_path("R4 has no such element there")
     return frozenset(element_types)
 
 
-def _refuse_path(text: str, problem: str) -> NoReturn:
-    raise SettingsError(f'the rule path "{text}" is invalid: {problem}', remedy="correct the rule table")
+def _refuse_path(problem: str) -> NoReturn:
+    raise SettingsError(f"the rule path is invalid: {problem}", remedy="correct the rule table")
 
 
 @dataclass(frozen=True, slots=True)

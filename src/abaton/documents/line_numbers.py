@@ -11,11 +11,13 @@ import tomllib
 from bisect import bisect_left
 from dataclasses import dataclass, field
 
+from abaton.strict_toml import STRING_PATTERN
+
 KeyPath = tuple[str | int, ...]
 
 _SPACE = re.compile(r"(?:[ \t\r\n]|#[^\n]*)*")
 _BLANK = re.compile(r"[ \t]*")
-_STRING = re.compile(r'"""(?:\\.|[^\\])*?"{3,5}|\'\'\'[\s\S]*?\'{3,5}|"(?:\\.|[^"\\\n])*"|\'[^\'\n]*\'', re.S)
+_STRING = re.compile(STRING_PATTERN)
 _KEY = re.compile(r"[A-Za-z0-9_-]+|\"(?:\\.|[^\"\\\n])*\"|'[^'\n]*'")
 _BARE_VALUE = re.compile(r"[^,\]}#\n]+")
 

@@ -12,7 +12,10 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from abaton.documents.line_numbers import KeyPath
-from abaton.errors import SettingsError, did_you_mean
+from abaton.errors import SettingsError, did_you_mean, shorten_name
+
+MAX_PROBLEMS = 100
+"""Number of problems that are listed of one document."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,38 +83,58 @@ def to_problems(
     Returns:
         One problem per error, in the order of the file.
     """
-    problems = []
+    problems: list[DocumentProblem] = []
+    omitted = 0
     for detail in error.errors(include_url=False):
         if detail["type"] == "too_short" and detail["input"]:
             continue  # the items have problems of their own
         path, context = tuple(detail["loc"]), detail.get("ctx", {})
-        entries = [(context.get("path", ()), *_describe(detail, model, guide)), *context.get("more", ())]
-        for inner, what, remedy in entries:
+        more = context.get("more", ())
+        if len(problems) >= MAX_PROBLEMS:
+            omitted += 1 + len(more)
+            continue
+        entries = [(context.get("path", ()), *_describe(detail, model, guide)), *more]
+        room = MAX_PROBLEMS - len(problems)
+        for inner, what, remedy in entries[:room]:
             key, line = locate(path + tuple(inner))
             problems.append(DocumentProblem(file, key, what, remedy, line))
-    return sorted(problems, key=lambda problem: problem.line or 0)
+        omitted += len(entries[room:])
+    problems.sort(key=lambda problem: problem.line or 0)
+    if omitted:
+        remedy = "correct the others first"
+        problems.append(DocumentProblem(file, "", f"{omitted:,} further problems are not listed", remedy))
+    return problems
 
 
 def format_key_path(path: KeyPath) -> str:
-    """Format the key path of a document's problem as dotted text.
+    """Format the key path of a document's problem as dotted text; long and unprintable keys are shortened.
 
     >>> format_key_path(("data", 1, "type"))
     'data[1].type'
     """
-    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).lstrip(".")
+    return join_key_path("", path).removeprefix(".")
+
+
+def join_key_path(start: str, path: KeyPath) -> str:
+    """Return a location of a document's problem and the keys below it as dotted text."""
+    parts = (f"[{part}]" if isinstance(part, int) else f".{shorten_name(part)}" for part in path)
+    return start + "".join(parts)
 
 
 def _describe(detail: ErrorDetails, model: type[BaseModel], guide: DocumentHelp) -> tuple[str, str]:
     kind, context, path = detail["type"], detail.get("ctx", {}), tuple(detail["loc"])
-    name = path[-1] if path else "the document"
+    name = str(path[-1]) if path else "the document"
     if kind == "document":
         return str(context["what"]), str(context["remedy"])
     if kind in ("extra_forbidden", "unexpected_keyword_argument"):
         known = [*keys_at(model, path[:-1]), *(guide.extra_sections if len(path) == 1 else ())]
-        guess = did_you_mean(str(name), known, f"known keys are {', '.join(known)}")
-        return f"'{name}' is not a known key", guess
+        guess = did_you_mean(name, known, f"known keys are {', '.join(known)}")
+        return f"'{shorten_name(name)}' is not a known key", guess
     if kind == "missing":
-        return f"'{name}' is missing", f"add it; '{guide.example}' writes an example of every section"
+        return (
+            f"'{shorten_name(name)}' is missing",
+            f"add it; '{guide.example}' writes an example of every section",
+        )
     if kind in ("enum", "literal_error"):
         return _describe_choice(detail, str(context["expected"]))
     if kind.startswith("date"):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import date, datetime, time
@@ -23,6 +22,7 @@ from abaton.documents.problems import (
     to_problems,
 )
 from abaton.errors import SettingsError
+from abaton.strict_toml import MAX_DOCUMENT_BYTES, StrictTomlError, parse_toml_table
 
 DocumentModel = TypeVar("DocumentModel", bound=BaseModel)
 
@@ -59,13 +59,11 @@ def validate_toml(
 
 
 def parse_toml(text: str, file: str, error_type: type[DocumentError]) -> dict[str, Any]:
-    """Parse a TOML text; raise a syntax error with its line and column."""
+    """Parse the TOML text of a document within its limits; raise a syntax error with its line and column."""
     try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise error_type([_syntax_problem(error, text, file)]) from None
-    except RecursionError:
-        problem = DocumentProblem(file, "", "the TOML is nested too deeply", "reduce the nesting")
+        return parse_toml_table(text, file)
+    except StrictTomlError as error:
+        problem = DocumentProblem(file, "", error.what, error.remedy, error.line, error.column)
         raise error_type([problem]) from None
 
 
@@ -94,14 +92,6 @@ def translate_errors(
 def to_json(table: Any) -> str:
     """Convert a TOML table to JSON; dates and times become text."""
     return json.dumps(table, default=_json_form)
-
-
-def _syntax_problem(error: tomllib.TOMLDecodeError, text: str, file: str) -> DocumentProblem:
-    what, _, position = str(error).rpartition(" (at ")
-    numbers = [int(word.strip(",)")) for word in position.split() if word.strip(",)").isdigit()]
-    line, column = numbers if len(numbers) == 2 else (text.count("\n") + 1, None)
-    message = what[:1].lower() + what[1:] if what else str(error)
-    return DocumentProblem(file, "", f"this is not TOML: {message}", "correct the line", line, column)
 
 
 def _json_form(value: Any) -> str:
@@ -146,10 +136,6 @@ def _has_carriage_return(value: Any) -> bool:
         if isinstance(value, list)
         else isinstance(value, str) and "\r" in value
     )
-
-
-MAX_DOCUMENT_BYTES = 32 * 1024 * 1024
-"""Size limit of a document; a study with its protocol as PDF is far below."""
 
 
 def read_document(file: Path, error_type: type[DocumentError]) -> bytes:

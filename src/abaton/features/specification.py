@@ -135,16 +135,14 @@ def _check_categories(categories: tuple[Category, ...], min_categories: int) -> 
             "the list of categories or classes is too short, has duplicates or uses 'other' or 'missing'",
             f"give at least {min_categories}, each with its own name",
         )
-    named_codes = [
-        (category.name, key)
+    keys = [
+        key
         for category in categories
         for key in (*((coding.system, coding.code) for coding in category.codes), *category.values)
     ]
-    keys = [key for _, key in named_codes]
-    repeated = next((name for name, key in named_codes if keys.count(key) > 1), None)
-    if repeated is not None or not all(category.codes or category.values for category in categories):
+    if len(set(keys)) < len(keys) or not all(category.codes or category.values for category in categories):
         raise field_error(
-            f"a category has no codes, or a code has two categories (see '{repeated or categories[0].name}')",
+            "a category has no codes, or a code has two categories",
             "give each category its own codes or values",
         )
 
@@ -420,9 +418,8 @@ class FeatureSpec(Section):
     @model_validator(mode="after")
     def _check_names_and_dates(self) -> Self:
         names = [spec.name for spec in self.inputs]
-        repeated = next((name for name in names if names.count(name) > 1), None)
-        if repeated is not None:
-            raise field_error(f"two inputs are called '{repeated}'", "give each its own name")
+        if len(set(names)) < len(names):
+            raise field_error("two inputs have the same name", "give each its own name")
         if self.label.name in names:
             raise field_error(
                 f"the label and an input are both called '{self.label.name}'", "rename one of them"

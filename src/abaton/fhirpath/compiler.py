@@ -58,7 +58,7 @@ def compile_path(text: str, constants: Mapping[str, object], *, fhir_type: str =
     >>> compile_path("name.family.first()", {})([{"name": [{"family": "F1"}, {"family": "F2"}]}], EvaluationScope())
     ['F1']
     """
-    return _Compiler(text, constants, fhir_type).node(parse_expression(text))
+    return _Compiler(constants, fhir_type).node(parse_expression(text))
 
 
 @cache
@@ -86,8 +86,8 @@ def temporal_elements() -> dict[str, str]:
 
 
 class _Compiler:
-    def __init__(self, text: str, constants: Mapping[str, object], fhir_type: str) -> None:
-        self.text, self.constants, self.fhir_type = text, constants, fhir_type
+    def __init__(self, constants: Mapping[str, object], fhir_type: str) -> None:
+        self.constants, self.fhir_type = constants, fhir_type
 
     def node(self, node: Node | None) -> Path:
         match node:
@@ -123,12 +123,10 @@ class _Compiler:
         return lambda focus, scope: select(target(focus, scope))
 
     def index(self, target: Path, at: Path) -> Path:
-        text = self.text
-
         def run(focus: Items, scope: EvaluationScope) -> Items:
             position = at(focus, scope)
             if len(position) != 1 or not isinstance(position[0], int):
-                refuse_expression(text, "an index is not a single integer")
+                refuse_expression("an index is not a single integer")
             return target(focus, scope)[position[0] : position[0] + 1] if position[0] >= 0 else []
 
         return run
@@ -139,7 +137,7 @@ class _Compiler:
         if name in ("resource", "context", "rootResource"):
             return lambda focus, scope: [scope.resource]
         if name not in self.constants:
-            refuse_expression(self.text, f"the constant '%{name}' is not defined")
+            refuse_expression("a constant is not defined")
         constant = [self.constants[name]]
         return lambda focus, scope: constant
 
@@ -175,8 +173,7 @@ class _Compiler:
         if function is None:
             known = sorted({known for known, _ in FUNCTIONS} | set(LAMBDAS))
             refuse_expression(
-                self.text,
-                f"there is no function {name}() with {len(arguments)} arguments; known functions are {known}",
+                f"a function with {len(arguments)} arguments is not known; known functions are {', '.join(known)}"
             )
         compiled = [self.node(argument) for argument in arguments]
         if not compiled:
@@ -187,13 +184,13 @@ class _Compiler:
 
     def only_argument(self, node: CallNode) -> Node:
         if len(node.arguments) != 1:
-            refuse_expression(self.text, f"{node.name}() takes one argument")
+            refuse_expression(f"{node.name}() takes one argument")
         return node.arguments[0]
 
     def type_name(self, node: Node) -> str:
         if isinstance(node, MemberNode) and (node.target is None or isinstance(node.target, MemberNode)):
             return node.name
-        refuse_expression(self.text, "the name of a type is expected")
+        refuse_expression("the name of a type is expected")
 
     def of_type(self, target: Node | None, fhir_type: str) -> Path:
         """Compile FHIRPath's ``ofType()``; the name of a choice element contains its type."""

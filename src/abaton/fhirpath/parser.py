@@ -120,18 +120,18 @@ def parse_expression(text: str) -> Node:
     MemberNode(target=MemberNode(target=None, name='name'), name='family')
     """
     if len(text) > _MAX_LENGTH:
-        refuse_expression(text, f"it has more than {_MAX_LENGTH:,} characters")
+        refuse_expression(f"it has more than {_MAX_LENGTH:,} characters")
     reader = _Parser(text)
     node = reader.expression(0)
     if reader.lexeme_type:
-        refuse_expression(text, f"'{reader.lexeme}' is not expected at character {reader.start + 1}")
+        refuse_expression(f"the text at character {reader.start + 1} is not expected")
     return node
 
 
-def refuse_expression(text: str, reason: str) -> NoReturn:
-    """Raise the error for a FHIRPath expression that cannot be parsed or compiled."""
+def refuse_expression(reason: str) -> NoReturn:
+    """Raise the error for a FHIRPath expression that cannot be parsed or compiled; it does not contain the text."""
     raise SettingsError(
-        f"the FHIRPath '{text[:200]}' is invalid: {reason}", remedy="see the FHIRPath subset in docs/views.md"
+        f"the FHIRPath is invalid: {reason}", remedy="see the FHIRPath subset in docs/views.md"
     )
 
 
@@ -146,7 +146,7 @@ class _Parser:
         match = _TOKEN.match(self.text, self.end)
         if match is None or match.lastgroup is None:
             if self.text[self.end :].strip():
-                refuse_expression(self.text, f"character {self.end + 1} does not start a token")
+                refuse_expression(f"character {self.end + 1} does not start a token")
             self.lexeme_type, self.lexeme, self.start = "", "", self.end
             return
         self.lexeme_type, self.lexeme = match.lastgroup, match.group(match.lastgroup)
@@ -160,7 +160,7 @@ class _Parser:
 
     def expect(self, lexeme: str) -> None:
         if not self.take(lexeme):
-            refuse_expression(self.text, f"'{lexeme}' is expected at character {self.start + 1}")
+            refuse_expression(f"'{lexeme}' is expected at character {self.start + 1}")
 
     def expression(self, level: int) -> Node:
         if level == len(_LEVELS):
@@ -175,7 +175,7 @@ class _Parser:
     def unary(self) -> Node:
         self.depth += 1
         if self.depth > _MAX_DEPTH:
-            refuse_expression(self.text, f"it is nested more than {_MAX_DEPTH} levels deep")
+            refuse_expression(f"it is nested more than {_MAX_DEPTH} levels deep")
         if self.take("-"):
             node: Node = NegationNode(self.unary())
         elif self.take("+"):
@@ -220,13 +220,14 @@ class _Parser:
         if lexeme_type == "symbol" and lexeme == "{":
             self.expect("}")
             return LiteralNode(())
-        refuse_expression(self.text, f"'{lexeme}' is not expected" if lexeme else "the end is unexpected")
+        where = f"the text before character {self.start + 1} is" if lexeme else "the end is"
+        refuse_expression(f"{where} not expected")
 
     def member_or_call(self, target: Node | None) -> Node:
         if self.lexeme_type == "this" and target is None:
             return self.term()
         if self.lexeme_type != "name":
-            refuse_expression(self.text, f"a name is expected at character {self.start + 1}")
+            refuse_expression(f"a name is expected at character {self.start + 1}")
         name = _unquote(self.lexeme) if self.lexeme.startswith("`") else self.lexeme
         self.advance()
         if not self.take("("):

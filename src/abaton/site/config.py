@@ -160,15 +160,14 @@ class SiteDeidentificationRule(Section):
 
     @model_validator(mode="after")
     def _check_stricter(self) -> Self:
-        name = f"{self.method} {self.path}"
         if self.method not in ("redact", "generalise"):
             raise field_error(
-                f"the rule '{name}' could be weaker than the study's", "use method 'redact' or 'generalise'"
+                "the rule could be weaker than the study's", "use method 'redact' or 'generalise'"
             )
         try:
             CompiledRules((self.to_rule(),))
         except SettingsError as error:
-            raise field_error(f"the rule '{name}' is invalid: {error.what}", error.remedy) from None
+            raise field_error(f"the rule is invalid: {error.what}", error.remedy) from None
         return self
 
     def to_rule(self) -> DeidentificationRule:

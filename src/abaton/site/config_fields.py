@@ -24,7 +24,7 @@ def _check_path(text: str) -> str:
 
 def _check_resource_type(name: str) -> str:
     if name not in resource_types():
-        raise field_error(f"R4 has no resource type '{name[:64]}'", "use an R4 resource type")
+        raise field_error("this is not an R4 resource type", "use an R4 resource type")
     return name
 
 
@@ -56,9 +56,7 @@ def check_no_password(address: str) -> str:
 def check_time_zone(name: str) -> str:
     """Validate a time zone field of the site configuration; refuse an unknown one."""
     if parse_time_zone(name) is None:
-        raise field_error(
-            f"'{name[:64]}' is not a time zone", "write +02:00, Z, or a name such as Europe/Athens"
-        )
+        raise field_error("this is not a time zone", "write +02:00, Z, or a name such as Europe/Athens")
     return name
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Collection
 from dataclasses import dataclass, field
@@ -253,6 +254,21 @@ def publish(registry: ConsentRegistry, study: Study, timestamp: datetime) -> Non
     registry.publish(
         study.study.id, study.hash, timestamp, ends=study.end, keep_until=study.keep_until, content=content
     )
+
+
+def earlier_studies(gate: ConsentGate) -> list[Study]:
+    """Return the study documents in the registry of a consent gate; none if the site has no registry."""
+    opt_outs = gate.opt_outs if isinstance(gate, StatedLegalBasis | PermittedUse) else None
+    source = gate if isinstance(gate, RegistryGate) else opt_outs
+    studies = []
+    for published in source.registry.studies() if source else ():
+        try:
+            table = json.loads(published.content)
+            del table["format"]
+            studies.append(Study.model_validate_json(json.dumps(table), strict=True))
+        except (ValueError, TypeError, KeyError):
+            continue  # a document of another version cannot be compared
+    return studies
 
 
 def subject_pseudonym(key: bytes, subject: str) -> str:

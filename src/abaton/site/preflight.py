@@ -10,9 +10,11 @@ from abaton.disclosure.attrition import AttritionStage
 from abaton.disclosure.suppression import Steps, suppress_attrition
 from abaton.features import DataQualityIssue, DataQualityReport, MissingReason, data_quality
 from abaton.site.config_reader import min_cell_count
+from abaton.site.consent_gate import earlier_studies
 from abaton.site.record_pipeline import SitePipeline
 from abaton.site.sources.base import TRUNCATED_FILE
 from abaton.site.sources.queries import required_types
+from abaton.study.similar_questions import similar_questions, similar_studies
 
 # Counts of subjects are in the attrition, where they are suppressed consistently; these issues have no count.
 _SUBJECT_REASONS = frozenset(
@@ -136,6 +138,8 @@ def _remarks(site: SitePipeline, read: int, last: int) -> Iterable[str]:
         yield "no Patient was read, so there are no subjects: add the Patients to the records"
     elif not last:
         yield "no subject reaches the last stage: see the reasons for exclusion"
+    yield from similar_questions(site.study)
+    yield from similar_studies(site.study, earlier_studies(site.gate))
     if any("another system" in reason for reason in site.attrition.excluded.get(AttritionStage.ELIGIBLE, ())):
         yield "records use another code system than the study: ask the centre to add their codes to the study"
     if any(reason == TRUNCATED_FILE or "gzip" in reason for reason in site.errors.reasons):

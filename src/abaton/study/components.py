@@ -5,6 +5,7 @@ Built-in components are known by name; plugins come from the packages that the s
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -30,6 +31,18 @@ Packages = dict[
     Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9.!+_-]{0,63}$")],
 ]
 """Versions of installed packages by name."""
+
+
+_UNKNOWN_NAME = re.compile(r"^(there is no [a-z ]+) '.*?'(?=:|$)", re.DOTALL)
+
+
+def without_name(what: str) -> str:
+    """Return a component's problem without the name that a study gave, since errors contain no text of a document.
+
+    >>> without_name("there is no codec 'zip'")
+    'there is no codec of this name'
+    """
+    return _UNKNOWN_NAME.sub(r"\1 of this name", what)
 
 
 def _check_scalar(value: Any) -> Any:
@@ -201,7 +214,7 @@ def parse_model_spec(line: str) -> ModelSpec:
 
 
 def _unknown_model(line: str, more: str = "") -> SettingsError:
-    return SettingsError(f"there is no model '{line[:60]}'", remedy=_MODEL_REMEDY + more)
+    return SettingsError(f"there is no model '{line}'", remedy=_MODEL_REMEDY + more)
 
 
 def check_model(spec: ModelSpec, task: Task, training: TrainSettings) -> None:

@@ -64,7 +64,7 @@ def _on_views(
             yield ("views", i, "name"), f"two views are called '{view.name}'", "give each its own name"
         if view.resource not in resource_types():
             guess = did_you_mean(view.resource, resource_types(), "use an R4 resource type")
-            yield ("views", i, "resource"), f"R4 has no resource type '{view.resource}'", guess
+            yield ("views", i, "resource"), "this is not an R4 resource type", guess
             continue
         allowed = required_elements(view.resource, requirements)
         if not allowed:
@@ -84,7 +84,7 @@ def _on_elements(view: ViewSection, i: int, allowed: frozenset[str]) -> Iterator
         if not known:
             stems = {element.stem for element in fields.values()}
             guess = did_you_mean(name, stems, f"use an element of {view.resource}")
-            yield ("views", i, "select"), f"{view.resource} has no element '{name}'", guess
+            yield ("views", i, "select"), f"an element that a path reads is not in {view.resource}", guess
         elif not known & allowed:
             yield (
                 ("views", i, "select"),
@@ -138,8 +138,8 @@ def _on_columns(
     if subject not in known:
         yield (
             (*path, "view"),
-            f"the view '{view}' has no subject column '{subject}'",
-            "add it, with the path getResourceKey() or subject.getReferenceKey(Patient)",
+            f"the view '{view}' has no subject column",
+            "add the column of features.subject, with the path getResourceKey() or subject.getReferenceKey(Patient)",
         )
     names: dict[KeyPath, str] = {(key,): name for key, name in columns.items()}
     if where is not None:
@@ -152,7 +152,7 @@ def _on_columns(
 
 
 def _unknown(what: str, name: str, known: dict[str, ViewSection] | tuple[str, ...]) -> tuple[str, str]:
-    return f"'{name}' is not {what}", did_you_mean(name, known, f"known are {', '.join(known) or 'none'}")
+    return f"this is not {what}", did_you_mean(name, known, f"known are {', '.join(known) or 'none'}")
 
 
 def _on_codes(
@@ -176,7 +176,7 @@ def _on_codes(
         if not known and not has_prefix and (coding.system, coding.code) not in named:
             yield (
                 path,
-                f"de-identification removes the code '{coding.code}': it is not a public code of {coding.system}",
+                "de-identification removes this code: it is not a public code of its system",
                 "correct it, or name it under [[data.codes]]",
             )
 

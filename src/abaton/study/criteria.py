@@ -116,7 +116,7 @@ class Criterion(Section):
             raise field_error("'low' is above 'high'", "swap them")
         if self.type in _AGE_TYPES and (self.unit or "a") not in ("a", "mo", "wk", "d"):
             raise field_error(
-                f"the unit of an age is '{self.unit}'",
+                "the unit of an age is not one of time",
                 "use a (years), mo, wk or d, or remove 'unit' for years",
             )
         if self.unit is not None and not self.has_bounds:

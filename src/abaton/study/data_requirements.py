@@ -149,14 +149,14 @@ class RequirementSection(Section):
     def _check_type_and_elements(self) -> Self:
         if self.type not in resource_types():
             raise field_error(
-                f"R4 has no resource type '{self.type}'",
+                "this is not an R4 resource type",
                 did_you_mean(self.type, resource_types(), "use an R4 resource type"),
             )
         for name in self.elements:
             if not has_element(self.type, name):
                 known = {element.stem for element in element_table()[self.type].values()}
                 raise field_error(
-                    f"{self.type} has no element '{name}'",
+                    f"one of 'elements' is not an element of {self.type}",
                     did_you_mean(name, known, f"use an element of {self.type}"),
                 )
         return self
@@ -191,7 +191,7 @@ class RequirementSection(Section):
         for requirement in self.codes:
             if not requirement.any_of:
                 raise SettingsError(
-                    f"a filter on {self.type}.{requirement.path} names a value set",
+                    f"a filter on {self.type} names a value set",
                     where="data requirements",
                     remedy="list its codes under 'any_of', exactly or by prefix",
                 )

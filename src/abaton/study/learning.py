@@ -277,7 +277,7 @@ class LearningSection(Section):
             except SettingsError as error:
                 setting = getattr(error, "setting", "")
                 path = (key, setting) if setting and key != "codec" else (key,)
-                yield path, error.what, error.remedy or "see docs/study-document.md"
+                yield path, components.without_name(error.what), error.remedy or "see docs/study-document.md"
                 failed = failed or key in _STAGES
             except ModuleNotFoundError as missing:
                 if missing.name not in _TRAINING_MODULES:
@@ -354,10 +354,10 @@ class LearningSection(Section):
         if not names:
             return  # the tensors of a plugin are known once it is built
         patterns = self.personal_layers.patterns(names)
-        for layer, pattern in zip(self.personal_layers.layers, patterns, strict=True):
+        for pattern in patterns:
             if not any(fnmatchcase(name, pattern) for name in names):
                 raise SettingsError(
-                    f"no layer of {self.model} matches '{layer}'", remedy=f"use one of {', '.join(names)}"
+                    "no layer of the model matches one of 'layers'", remedy=f"use one of {', '.join(names)}"
                 )
         if all(any(fnmatchcase(name, pattern) for pattern in patterns) for name in names):
             raise SettingsError("every layer is personal", remedy="leave at least one layer to share")

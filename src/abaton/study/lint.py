@@ -7,6 +7,7 @@ from datetime import date
 
 from abaton.study.data_requirements import RequirementSection, has_element
 from abaton.study.document import Study
+from abaton.study.similar_questions import similar_questions
 
 
 def lint_study(study: Study, today: date) -> list[str]:
@@ -54,7 +55,7 @@ def lint_study(study: Study, today: date) -> list[str]:
             for name in columns
             if name not in known
         ]
-    return remarks
+    return remarks + similar_questions(study)
 
 
 def _on_filters(requirement: RequirementSection) -> Iterator[str]:

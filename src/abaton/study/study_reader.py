@@ -15,10 +15,10 @@ from abaton.documents.problems import (
     DocumentHelp,
     DocumentProblem,
     format_key_path,
+    join_key_path,
     to_problems,
 )
 from abaton.documents.toml_reader import (
-    MAX_DOCUMENT_BYTES,
     decode_text,
     parse_toml,
     read_document,
@@ -29,6 +29,7 @@ from abaton.documents.toml_reader import (
 )
 from abaton.errors import SettingsError
 from abaton.strict_json import StrictJsonError, parse_json_object
+from abaton.strict_toml import MAX_DOCUMENT_BYTES
 from abaton.study.document import Study
 from abaton.study.fhir_bundle import read_bundle
 from abaton.study.shorthand import SHORTHAND_KEYS, ShorthandSections, expand_shorthand
@@ -150,7 +151,7 @@ def _read_json(text: str, file: str, folder: File | None, *, load: bool = False)
     def locate(path: KeyPath) -> tuple[str, int | None]:
         for end in range(len(path), 0, -1):
             if path[:end] in origins:
-                return format_key_path((origins[path[:end]], *path[end:])), None
+                return join_key_path(origins[path[:end]], path[end:]), None
         return format_key_path(path), None
 
     try:

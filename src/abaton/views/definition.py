@@ -10,12 +10,13 @@ Invariants:
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import product
 from typing import Any, NoReturn
 
-from abaton.errors import AbatonError, SettingsError, did_you_mean
+from abaton.errors import AbatonError, SettingsError, did_you_mean, shorten_name
 from abaton.fhir.bundles import SUBJECT_ELEMENTS
 from abaton.fhir.elements import element_table as element_table
 from abaton.fhirpath.compiler import EvaluationScope, Path, compile_path
@@ -144,7 +145,7 @@ class _SelectCompiler:
             _check_keys(table, _COLUMN_KEYS, where)
             name = _text(table, "name", where)
             if not _NAME.fullmatch(name):
-                _refuse(f"'{name}' is not a valid column name", where, "use letters, digits and _")
+                _refuse("the column name is not valid", where, "use letters, digits and _")
             if not isinstance(table.get("collection", False), bool):
                 _refuse("'collection' is not boolean", where)
             column = ViewColumnDefinition(name, str(table.get("type", "")), table.get("collection") is True)
@@ -255,7 +256,7 @@ def _constants(items: list[Any]) -> dict[str, object]:
     for i, item in enumerate(items):
         name, value = _constant(item, location := f"constant[{i}]")
         if not _NAME.fullmatch(name):
-            _refuse(f"'{name}' is not a valid constant name", location, "use letters, digits and _")
+            _refuse("the constant name is not valid", location, "use letters, digits and _")
         if name in constants:
             _refuse(f"the constant '{name}' is defined twice", location, "rename one of them")
         constants[name] = value
@@ -273,7 +274,7 @@ def _constant(item: Any, location: str) -> tuple[str, object]:
 
 def _check_names(columns: tuple[ViewColumnDefinition, ...]) -> None:
     names = [column.name for column in columns]
-    twice = sorted({name for name in names if names.count(name) > 1})
+    twice = sorted(name for name, count in Counter(names).items() if count > 1)
     if twice:
         _refuse(f"the column '{twice[0]}' is defined twice", "select", "rename one of them")
     if not names:
@@ -316,7 +317,7 @@ def _check_keys(table: Mapping[str, Any], keys: set[str], location: str) -> None
     unknown = sorted(set(table) - keys)
     if unknown:
         guess = did_you_mean(unknown[0], keys, f"known keys are {', '.join(sorted(keys))}")
-        _refuse(f"'{unknown[0]}' is not a known key", location, guess)
+        _refuse(f"'{shorten_name(unknown[0])}' is not a known key", location, guess)
 
 
 def _refuse(what: str, location: str, remedy: str = "correct the view definition") -> NoReturn:

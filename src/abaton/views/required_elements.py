@@ -55,7 +55,7 @@ def check_elements(definition: Mapping[str, Any]) -> None:
     resource = str(definition.get("resource"))
     if resource not in resource_types():
         raise SettingsError(
-            f"R4 has no resource type '{resource}'",
+            "this is not an R4 resource type",
             where="resource",
             remedy=did_you_mean(resource, resource_types(), "see the definitions of FHIR R4"),
         )
@@ -63,7 +63,7 @@ def check_elements(definition: Mapping[str, Any]) -> None:
     for name in sorted(elements_read_by(definition)):
         if not child_elements(fields, name) and name != "resourceType":
             raise SettingsError(
-                f"{resource} has no element '{name}'",
+                f"an element that a path reads is not in {resource}",
                 where="select",
                 remedy=did_you_mean(
                     name, {element.stem for element in fields.values()}, "see the definitions of FHIR R4"

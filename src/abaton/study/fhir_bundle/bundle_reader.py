@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from abaton.fhir.elements import resource_types
 from abaton.study.fhir_bundle import primitives
 from abaton.study.fhir_bundle.data_requirement import read_requirement, read_timing
 from abaton.study.fhir_bundle.group_resource import read_cohort
@@ -41,7 +42,7 @@ def read_bundle(
         The table, to be validated by the study's model, and the report.
     """
     report = BundleIssues()
-    root = BundleNode(content, str(content.get("resourceType", "")), report)
+    root = BundleNode(content, _root_name(content), report)
     resources = _resources(root, neighbours)
     studies = [node for node in resources.values() if node.value.get("resourceType") == "ResearchStudy"]
     if len({node.path for node in studies}) != 1:
@@ -52,10 +53,16 @@ def read_bundle(
     return _study(studies[0], resources), report
 
 
+def _root_name(resource: dict[str, Any]) -> str:
+    """Return the resource type for the paths of a study's Bundle; 'Bundle' if R4 does not have it."""
+    name = resource.get("resourceType")
+    return name if isinstance(name, str) and name in resource_types() else "Bundle"
+
+
 def _resources(root: BundleNode, neighbours: Iterable[dict[str, Any]]) -> dict[str, BundleNode]:
     """Return every resource of a study's Bundle to read by the names under which it may be referenced."""
     if root.value.get("resourceType") == "ResearchStudy":
-        beside = [BundleNode(item, str(item.get("resourceType")), root.report) for item in neighbours]
+        beside = [BundleNode(item, _root_name(item), root.report) for item in neighbours]
         return {_reference_name(node): node for node in [*beside, root]}
     if root.value.get("resourceType") != "Bundle":
         root.add_problem(

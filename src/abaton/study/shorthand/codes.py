@@ -67,10 +67,10 @@ def is_well_formed(name: str, text: str) -> bool:
     return name not in SYSTEMS or text.endswith("*") or is_known(SYSTEMS[name], text)
 
 
-def malformed_code(name: str, text: str) -> tuple[str, str]:
+def malformed_code(name: str) -> tuple[str, str]:
     """Return problem and remedy for a shorthand code without the form of its system."""
     return (
-        f"'{text}' is not a code of {SYSTEMS[name]}",
+        f"this is not a code of {SYSTEMS[name]}",
         "correct it; the check digit does not match or the form is wrong",
     )
 
@@ -85,7 +85,7 @@ def _check_codes(codes: tuple[str, ...]) -> tuple[str, ...]:
     for code in codes:
         if "*" in code[:-1] or code == "*":
             raise field_error(
-                f"'{code}' is not a code or a prefix",
+                "this is not a code or a prefix",
                 'write the star at the end, after at least one character: "E11*"',
             )
     return codes
@@ -115,13 +115,13 @@ class ShortCodes(Section):
     @model_validator(mode="after")
     def _check_codes(self) -> Self:
         malformed = [
-            (name, text)
+            (name, i)
             for name in self.systems
-            for text in getattr(self, name)
+            for i, text in enumerate(getattr(self, name))
             if not is_well_formed(name, text)
         ]
         if malformed:
-            raise field_errors([((name,), *malformed_code(name, text)) for name, text in malformed])
+            raise field_errors([((name, i), *malformed_code(name)) for name, i in malformed])
         return self
 
     @property

@@ -20,6 +20,7 @@ from pydantic_core import InitErrorDetails
 from abaton.documents.fields import field_error
 from abaton.documents.line_numbers import KeyPath
 from abaton.documents.problems import format_key_path
+from abaton.errors import shorten_name
 from abaton.study.sections import DEFAULT_STATEMENTS, ConsentStatement, required_statements
 from abaton.study.shorthand.codes import SYSTEMS, expand_codes
 from abaton.study.shorthand.derived_features import (
@@ -271,7 +272,7 @@ def _check_complete(
 def _suggest_section(name: str, document: Mapping[str, Any]) -> str:
     """Suggest a shorthand section's name if the document to expand has one that is nearly right."""
     matches = get_close_matches(name, (section for section in document if section != name), 1, 0.8)
-    return f"did you mean [{name}] by [{matches[0]}]?" if matches else ""
+    return f"did you mean [{name}] by [{shorten_name(matches[0])}]?" if matches else ""
 
 
 def _check_dates(short: ShorthandSections) -> None:
@@ -307,7 +308,7 @@ def _check_required_codes(use: ViewUse, resource_type: str, data: list[Any]) -> 
     if missing is not None and None not in known:
         raise _shorthand_error(
             use.key,
-            f"no [[data]] entry of {resource_type} requires the code '{missing['code']}' for the document's own view",
+            f"no [[data]] entry of {resource_type} requires one of the codes for the document's own view",
             "add it there, or remove the view and its [[data]], which are then derived",
         )
 

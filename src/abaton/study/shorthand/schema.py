@@ -7,6 +7,7 @@ from typing import Annotated, Literal, Self
 from pydantic import AfterValidator, Field, ValidationInfo, model_validator
 
 from abaton.documents.fields import DateField, Duration, Name, Section, Text, field_error, field_errors
+from abaton.errors import shorten_name
 from abaton.features.specification import Aggregation, InputKind
 from abaton.study.shorthand.codes import (
     DEFAULT_VIEWS,
@@ -33,12 +34,12 @@ def _check_categories(
     for system in value:
         if system not in known:
             raise field_error(
-                f"'{system}' is not the short name of a code system",
-                f"use {', '.join(known)}, or name it under [systems]",
+                f"'{shorten_name(system)}' is not the short name of a code system",
+                f"use {', '.join(SYSTEMS)}, or name it under [systems]",
             )
         for text in (text for codes in value[system].values() for text in codes):
             if not is_well_formed(system, text):
-                raise field_error(*malformed_code(system, text))
+                raise field_error(*malformed_code(system))
     return value
 
 

@@ -269,7 +269,7 @@ def test_truncated_and_missing_files_are_refused(tmp_path):
     [
         ('unit = "a"', 'unit = "years"', "not a UCUM unit"),
         ("loinc|30525-0", "30525-0", "the text is not a code"),
-        ("loinc|30525-0", "loink|30525-0", "not a known code system"),
+        ("loinc|30525-0", "loink|30525-0", "a code system is not known"),
         ("%d.%m.%Y", "dd.mm.yyyy", "not a date format"),
         ('type = "condition" }', 'type = "condition", unit = "a" }', "'unit' and 'number' do not apply"),
         ('sex = "sex"', 'gender = "sex"', "not a known key"),

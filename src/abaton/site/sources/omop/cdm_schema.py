@@ -89,6 +89,10 @@ TABLES: tuple[CdmTable, ...] = (
     ),
 )  # fmt: skip
 
+TABLE_NAMES = frozenset(
+    {"person", "death", "concept", "concept_relationship", *(table.name for table in TABLES)}
+)
+"""Tables that are read; other files of a folder are not opened."""
 RESOURCE_TYPES = frozenset(name for table in TABLES for name in table.types)
 """FHIR resource types of all event tables."""
 PERSON_COLUMNS = ("person_id", "gender_concept_id", "year_of_birth")

@@ -10,6 +10,7 @@ from collections.abc import Generator, Iterator, Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import sqlalchemy as sql
 from sqlalchemy.engine import make_url
@@ -17,7 +18,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SQLAlch
 from sqlalchemy.pool import NullPool
 
 from abaton.errors import SettingsError, StoreError
-from abaton.site.sources.omop.cdm_schema import sql_type_of
+from abaton.site.sources.omop.cdm_schema import TABLE_NAMES, sql_type_of
 
 BATCH_ROWS = 5_000
 """Rows of a table in memory at a time."""
@@ -78,7 +79,7 @@ class OmopDatabase:
             )
         options: dict[str, Any] = {"hide_parameters": True, "poolclass": NullPool}
         if backend == "sqlite":
-            url = url.set(database=f"file:{Path(file).resolve()}").update_query_dict(
+            url = url.set(database=f"file:{quote(str(Path(file).resolve()))}").update_query_dict(
                 {"mode": "ro", "uri": "true"}
             )
         if backend == "duckdb":
@@ -104,6 +105,7 @@ class OmopDatabase:
             path.name.lower().split(".")[0]: path
             for path in sorted(folder.iterdir(), reverse=True)
             if path.name.lower().endswith(_SUFFIXES) and path.stat().st_size
+            and path.name.lower().split(".")[0] in TABLE_NAMES
         } if folder.is_dir() else {}  # fmt: skip
         if "person" not in self._files:
             raise SettingsError(
@@ -117,7 +119,7 @@ class OmopDatabase:
         self._connections.append(connection)
         for name, path in self._files.items():
             try:
-                self._create_view(connection, name, path)
+                self._create_view(connection, name, self._link(name, path))
             except DBAPIError:
                 raise _unreadable_file_error(path) from None
         connection.commit()
@@ -128,11 +130,23 @@ class OmopDatabase:
         self._temporary_folder = tempfile.TemporaryDirectory(prefix="abaton-")
         return {"memory_limit": _DUCKDB_MEMORY, "temp_directory": self._temporary_folder.name, "threads": "1"}
 
+    def _link(self, name: str, path: Path) -> Path:
+        """Return a link to a file of the OMOP folder under the name of its table.
+
+        DuckDB takes some names of files and folders for patterns or for columns (``*.csv``, ``person_id=5``).
+        """
+        assert self._temporary_folder is not None
+        suffix = next(ending for ending in _SUFFIXES if path.name.lower().endswith(ending))
+        link = Path(self._temporary_folder.name) / "tables" / f"{name}{suffix}"
+        link.parent.mkdir(exist_ok=True)
+        link.symlink_to(path.absolute())
+        return link
+
     def _create_view(self, connection: sql.Connection, name: str, path: Path) -> None:
         source = _table_function(path)
         statement = f"DESCRIBE SELECT * FROM {source}"  # noqa: S608
         columns = ", ".join(
-            f"{_cast_sql(column, file_type, sql_type_of(column.lower()))} AS {column.lower()}"
+            f'{_cast_sql(column, file_type, sql_type_of(column.lower()))} AS "{column.lower()}"'
             for column, file_type, *_ in connection.exec_driver_sql(statement)
             if column.isidentifier()
         )
@@ -144,7 +158,7 @@ class OmopDatabase:
             with self._connect() as connection:
                 for column in self.columns(name):
                     try:
-                        statement = f'SELECT count({column}) FROM "{name}"'  # noqa: S608
+                        statement = f'SELECT count("{column}") FROM "{name}"'  # noqa: S608
                         connection.exec_driver_sql(statement).all()
                     except DBAPIError as error:
                         connection.rollback()
@@ -290,7 +304,7 @@ def _unreadable_file_error(path: Path) -> SettingsError:
 
 
 def _table_function(path: Path) -> str:
-    """Return the DuckDB table function that reads a file of an OMOP database folder."""
+    """Return the DuckDB table function that reads a file of an OMOP database folder by its link."""
     quoted_path = str(path).replace("'", "''")
     if path.name.lower().endswith(".parquet"):
         return f"read_parquet('{quoted_path}')"

@@ -14,7 +14,7 @@ from pydantic import AfterValidator, Field, model_validator
 from abaton.documents.fields import Section, field_error
 from abaton.documents.problems import DocumentError, DocumentHelp
 from abaton.documents.toml_reader import decode_text, read_document, validate_toml
-from abaton.errors import SettingsError
+from abaton.errors import SettingsError, shorten_name
 from abaton.fhir.terminology import SHORT_NAMES
 from abaton.fhir.ucum import parse_unit
 from abaton.site.config_fields import check_time_zone
@@ -46,7 +46,7 @@ class MappingError(DocumentError):
 
 def _check_unit(text: str) -> str:
     if parse_unit(text) is None:
-        raise field_error(f"'{text[:64]}' is not a UCUM unit", "write mm[Hg], mg/dL, /min or a")
+        raise field_error("this is not a UCUM unit", "write mm[Hg], mg/dL, /min or a")
     return text
 
 
@@ -65,7 +65,7 @@ def _check_encoding(text: str) -> str:
         codecs.lookup(text)
     except LookupError:
         raise field_error(
-            f"'{text[:64]}' is not a known encoding", "write utf-8, or cp1252 for older exports"
+            "this is not a known encoding", "write utf-8, or cp1252 for older exports"
         ) from None
     return text
 
@@ -193,7 +193,7 @@ class TableSection(Section):
     def _check_fits(self) -> Self:
         if self.header and (missing := [name for name in self.column_names if name not in self.header]):
             raise field_error(
-                f"the column '{missing[0]}' is not in 'header'",
+                f"the column '{shorten_name(missing[0])}' is not in 'header'",
                 "list every column of the file in 'header', in order",
             )
         if len(set(self.header)) < len(self.header):
@@ -230,9 +230,9 @@ class MappingDocument(Section):
             ]
             names = [code.split("|")[0] for text in texts for code in text.split()]
             names += [table.code_rows.system] if table.code_rows and table.code_rows.system else []
-            if unknown := [name for name in names if name not in known and ":" not in name]:
+            if any(name not in known and ":" not in name for name in names):
                 raise field_error(
-                    f"'{unknown[0]}' is not a known code system",
+                    "a code system is not known",
                     f"use {', '.join(SHORT_NAMES)} or a URL, or define it under [systems]",
                 )
         return self
@@ -361,7 +361,7 @@ def _compile_value(mapping: MappingDocument, column: ColumnMapping, value: objec
         comparator, number = parse_number(text, ".")
     except CellError:
         raise SettingsError(
-            f"'{text}' is neither a code nor a number",
+            "one of 'values' is neither a code nor a number",
             where="values of the mapping",
             remedy="write 'snomed|449868002', '>120', true or false",
         ) from None

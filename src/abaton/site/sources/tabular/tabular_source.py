@@ -325,7 +325,7 @@ class TabularSource:
             matches = [path for path in paths if matches_file(table, path)]
             if not matches:
                 raise SettingsError(
-                    f"no file matches file = '{table.file}'",
+                    "no file matches 'file'",
                     where=f"tables.{index} of the mapping",
                     remedy="correct tables.file, or records.paths",
                 )
