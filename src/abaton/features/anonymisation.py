@@ -109,7 +109,7 @@ def _recode_rows(
         if level:
             _coarsen(table, x, quasi.column, rows[quasi.column].to_list())
     subjects = tuple(table.subjects[i] for i in retained)
-    return replace(table, x=x, y=table.y[retained], subjects=subjects)
+    return replace(table.select(retained, subjects), x=x)
 
 
 def _by_subject(settings: AnonymitySettings) -> AnonymitySettings:

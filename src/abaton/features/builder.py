@@ -21,7 +21,15 @@ from abaton.features.extraction import (
     index_dates,
     input_values,
 )
-from abaton.features.labels import FollowUpTime, Label, compute_labels, follow_up_times, kaplan_meier_risk
+from abaton.features.labels import (
+    MAX_CENSORING_WEIGHT,
+    FollowUpTime,
+    Label,
+    censoring_weights,
+    compute_labels,
+    follow_up_times,
+    kaplan_meier_risk,
+)
 from abaton.features.specification import Imputation, InputSpec, LabelKind, ResolvedFeatureSpec
 from abaton.features.table import FeatureTable, encode_input, feature_columns
 from abaton.record_types import DeidentifiedRecord
@@ -31,7 +39,7 @@ _UNITS = (
     MissingReason.MOSTLY_IMPLAUSIBLE,
 )
 _MIN_IMPLAUSIBLE = 5  # subjects with an implausible value from which on the unit is in doubt
-_MAX_RISK_RATIO = 1.1  # of the risk without censored subjects to that by Kaplan and Meier
+_MAX_RISK_RATIO = 1.1  # of the weighted risk to that by Kaplan and Meier, in both directions
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,13 +47,14 @@ class FeatureResult:
     """Feature table of a site, if its records suffice, and the data-quality report.
 
     ``rows`` and ``excluded`` count subjects with and without a row, the latter once under the first reason. The counts
-    are exact: suppress them before display.
+    are exact: suppress them before display. ``truncated_weights`` counts subjects whose weight is truncated.
     """
 
     table: FeatureTable | None
     report: DataQualityReport
     rows: int = field(default=0, repr=False)
     excluded: Counter[str] = field(default_factory=Counter, repr=False)
+    truncated_weights: int = field(default=0, repr=False)
 
 
 def build_features(
@@ -82,9 +91,10 @@ def build_features_by_subject(
     collected, collect_rows = _SubjectValues(spec, labelled=labelled), RowCollector(spec)
     for records in subjects_records:
         collected.add(spec, collect_rows(records), counts)
-    subjects, values, labels, rows = collected.in_order()
+    subjects, values, labels, times, rows = collected.in_order()
     retained = _is_retained(spec, values, labels)
-    table = _table(spec, subjects, values, labels, retained)
+    weights = _weights(times, labels)
+    table = _table(spec, subjects, values, labels, retained, weights)
     issues = (
         *_on_rows(spec, rows),
         *(
@@ -94,7 +104,7 @@ def build_features_by_subject(
         ),
         *_on_dropped(spec, values, len(subjects)),
         *(_on_label(spec, counts[spec.label.name], labels, table) if labelled else ()),
-        *_on_follow_up(spec, labels, collected.follow_up),
+        *_on_follow_up(spec, labels, times, weights),
         *_on_cohort(spec, table),
     )
     total, min_cell_count = len(subjects), spec.min_cell_count
@@ -108,7 +118,8 @@ def build_features_by_subject(
     row_count = suppress_count(len(table), min_cell_count, total=total)
     report = DataQualityReport(suppress_count(total, min_cell_count), row_count, missing, issues)
     excluded = _exclusions(spec, values, labels, retained)
-    return FeatureResult(table if report.is_sufficient else None, report, len(table), excluded)
+    truncated = 0 if weights is None else int((weights >= MAX_CENSORING_WEIGHT).sum())
+    return FeatureResult(table if report.is_sufficient else None, report, len(table), excluded, truncated)
 
 
 class _SubjectValues:
@@ -119,7 +130,7 @@ class _SubjectValues:
         self.subjects: dict[str, int] = {}
         self.values: list[list[Value]] = [[] for _ in spec.inputs]
         self.labels: list[Label] = []
-        self.follow_up: list[FollowUpTime] = []
+        self.follow_up: list[FollowUpTime | None] = []
         self.without_subject, self.unreadable = Counter[str](), Counter[str]()
 
     def add(
@@ -144,12 +155,15 @@ class _SubjectValues:
         else:
             is_survival = spec.label.kind is LabelKind.TIME
             self.labels += [(0.0, 0.0) if is_survival else 0.0] * len(subjects)  # placeholders
+            self.follow_up += [None] * len(subjects)
         for name, view_rows in rows.items():
             self.without_subject[name] += view_rows.without_subject
             self.unreadable[name] += view_rows.unreadable
 
-    def in_order(self) -> tuple[tuple[str, ...], list[list[Value]], list[Label], RowsByView]:
-        """Return subjects, feature values and labels to build the table, by pseudonym, and counts per view."""
+    def in_order(
+        self,
+    ) -> tuple[tuple[str, ...], list[list[Value]], list[Label], list[FollowUpTime | None], RowsByView]:
+        """Return subjects, values, labels and follow-up to build the table, by pseudonym, and counts per view."""
         order = sorted(self.subjects)
         positions = [self.subjects[subject] for subject in order]
         values = [[column[position] for position in positions] for column in self.values]
@@ -157,7 +171,9 @@ class _SubjectValues:
             name: ViewRows({}, self.without_subject[name], self.unreadable[name])
             for name in self.without_subject
         }
-        return tuple(order), values, [self.labels[position] for position in positions], rows
+        labels = [self.labels[position] for position in positions]
+        times = [self.follow_up[position] for position in positions]
+        return tuple(order), values, labels, times, rows
 
 
 def _exclusions(
@@ -208,6 +224,7 @@ def _table(
     values: Sequence[Sequence[Value]],
     labels: Sequence[Label],
     retained: Sequence[bool],
+    weights: NDArray[np.float64] | None,
 ) -> FeatureTable:
     rows = [i for i, is_retained in enumerate(retained) if is_retained]
     blocks = [
@@ -221,9 +238,28 @@ def _table(
         y = y.reshape(-1, 2)
     x = np.concatenate(blocks, axis=1) if blocks else np.zeros((len(rows), 0))
     row_subjects = tuple(subjects[i] for i in rows)
+    row_weights = None if weights is None else weights[rows]
     return FeatureTable(
-        feature_columns(spec), x, y, label.class_names, row_subjects, spec.min_cell_count, label.name
+        feature_columns(spec),
+        x,
+        y,
+        label.class_names,
+        row_subjects,
+        spec.min_cell_count,
+        label.name,
+        row_weights,
     )
+
+
+def _weights(times: Sequence[FollowUpTime | None], labels: Sequence[Label]) -> NDArray[np.float64] | None:
+    """Return the censoring weights of all subjects of the table being built; None if nobody is censored."""
+    positions = [i for i, time in enumerate(times) if time is not None]
+    is_censored = [labels[i] is MissingReason.CENSORED for i in positions]
+    if not any(is_censored):
+        return None
+    weights = np.zeros(len(times))
+    weights[positions] = censoring_weights([time for time in times if time is not None], is_censored)
+    return weights
 
 
 def _on_rows(spec: ResolvedFeatureSpec, rows: RowsByView) -> Iterator[DataQualityIssue]:
@@ -302,12 +338,18 @@ def _on_label(
 
 
 def _on_follow_up(
-    spec: ResolvedFeatureSpec, labels: Sequence[Label], times: Sequence[FollowUpTime]
+    spec: ResolvedFeatureSpec,
+    labels: Sequence[Label],
+    times: Sequence[FollowUpTime | None],
+    weights: NDArray[np.float64] | None,
 ) -> Iterator[DataQualityIssue]:
-    """Refuse an event label if excluding the censored subjects, who have no event, biases the risk when it is built."""
-    censored = sum(label is MissingReason.CENSORED for label in labels)
-    cases = sum(label == 1.0 for label in labels)
-    if censored < len(times) and cases / (len(times) - censored) > _MAX_RISK_RATIO * kaplan_meier_risk(times):
+    """Refuse an event label whose weighted risk is biased: weights were truncated, or nobody has complete follow-up."""
+    if weights is None or not weights.sum():
+        return
+    risk = float(weights @ [label == 1.0 for label in labels]) / float(weights.sum())
+    reference = kaplan_meier_risk(time for time in times if time is not None)
+    if not risk / _MAX_RISK_RATIO <= reference <= risk * _MAX_RISK_RATIO:
+        censored = sum(label is MissingReason.CENSORED for label in labels)
         count = suppress_count(censored, spec.min_cell_count, total=len(labels))
         yield DataQualityIssue(spec.label.name, MissingReason.SHORT_FOLLOW_UP, count, is_fatal=True)
 

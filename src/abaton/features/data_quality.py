@@ -59,10 +59,10 @@ _REMEDY = {
     MissingReason.NO_SUBJECT: "add a reference to the Patient to every record",
     MissingReason.NOT_READ: "ask the research centre: a column expects one value of one type",
     MissingReason.NO_LABEL: "complete the records of the label; subjects without a label are excluded",
-    MissingReason.CENSORED: "these subjects are excluded",
+    MissingReason.CENSORED: "these subjects are excluded, and the others are weighted for it",
     MissingReason.SHORT_FOLLOW_UP: (
-        "excluding them raises the risk by more than 10 %: ask the research centre for a time to event (up_to with "
-        "task = 'survival'), which uses incomplete follow-up"
+        "even with weights the risk differs by more than 10 % from that of Kaplan and Meier: ask the research centre "
+        "for a time to event (up_to with task = 'survival'), which uses incomplete follow-up"
     ),
     MissingReason.BEFORE: "these subjects are excluded",
     MissingReason.ONE_CLASS: "the site can hardly train or validate a model",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from abaton.features import extraction
 from abaton.features.data_quality import MissingReason
@@ -30,6 +31,9 @@ def compute_labels(
 FollowUpTime = tuple[float, bool]
 """Days from the index date to the event or the end of follow-up, and whether it was the event."""
 
+MAX_CENSORING_WEIGHT = 5.0
+"""Largest inverse probability of censoring weight; larger ones are truncated to it."""
+
 
 def follow_up_times(
     label: LabelSpec,
@@ -37,15 +41,15 @@ def follow_up_times(
     subjects: Sequence[str],
     index: Mapping[str, SubjectIndexDate],
     labels: Sequence[Label],
-) -> list[FollowUpTime]:
-    """Return the follow-up within the outcome window of an event label; empty for a label without follow-up.
+) -> list[FollowUpTime | None]:
+    """Return each subject's follow-up within the outcome window of an event label; None where there is none.
 
-    Subjects without a label are excluded, except those who are censored.
+    Of the subjects without a label only those have one who are censored.
     """
-    times: list[FollowUpTime] = []
+    times: list[FollowUpTime | None] = [None] * len(subjects)
     if label.kind is not LabelKind.EVENT or label.follow_up is None or label.window_days is None:
         return times
-    for subject, value in zip(subjects, labels, strict=True):
+    for i, (subject, value) in enumerate(zip(subjects, labels, strict=True)):
         if subject not in index or value not in (0.0, 1.0, MissingReason.CENSORED):
             continue
         start = index[subject].date.first
@@ -61,7 +65,7 @@ def follow_up_times(
         else:
             contacts = _source_dates(rows, label.follow_up, subject)
             days = max(((day.first - start).days for day in contacts), default=0)
-        times.append((float(min(max(days, 0), label.window_days)), value == 1.0))
+        times[i] = float(min(max(days, 0), label.window_days)), value == 1.0
     return times
 
 
@@ -77,6 +81,31 @@ def kaplan_meier_risk(times: Iterable[FollowUpTime]) -> float:
     for day in np.unique(days[events]):
         survival *= 1 - np.count_nonzero(events & (days == day)) / np.count_nonzero(days >= day)
     return float(1 - survival)
+
+
+def censoring_weights(
+    times: Sequence[FollowUpTime], is_censored: Sequence[bool], max_weight: float = MAX_CENSORING_WEIGHT
+) -> NDArray[np.float64]:
+    """Return the inverse probability of censoring weight of each subject with a label; 0 if it is censored.
+
+    A case has the weight 1/G(T-) and a non-case 1/G of the whole window, at most `max_weight`; G is the Kaplan-Meier
+    estimate of remaining uncensored, in which events precede censoring on the same day. Without truncation the weights
+    add up to the number of subjects, and the weighted fraction of cases is the Kaplan-Meier risk.
+
+    >>> censoring_weights([(1.0, True), (2.0, False), (3.0, True), (4.0, False)], [False, True, False, False]).tolist()
+    [1.0, 0.0, 1.5, 1.5]
+    """
+    days, events = np.array([day for day, _ in times]), np.array([event for _, event in times], bool)
+    censored, weights = np.asarray(is_censored, bool), np.zeros(len(times))
+    uncensored = 1.0
+    for day in np.unique(days):
+        at_day = days == day
+        weights[at_day & events] = 1 / uncensored if uncensored else np.inf
+        at_risk = np.count_nonzero(days >= day) - np.count_nonzero(at_day & events)
+        if lost := np.count_nonzero(at_day & censored):
+            uncensored *= 1 - lost / at_risk
+    weights[~events & ~censored] = 1 / uncensored if uncensored else np.inf
+    return np.minimum(weights, max_weight)
 
 
 def _subject_label(

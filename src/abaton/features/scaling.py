@@ -68,6 +68,7 @@ class ScaledTable:
         y: Classes as int64, or values as float32; for survival two columns: time, and 1 for an event or 0 for censored.
         classes: The names of the classes; empty for regression and survival.
         subjects: The subject of each row.
+        weights: Inverse probability of censoring weight of each row; None if all are 1.
     """
 
     columns: tuple[str, ...]
@@ -75,6 +76,7 @@ class ScaledTable:
     y: NDArray[Any]
     classes: tuple[str, ...]
     subjects: tuple[str, ...]
+    weights: NDArray[np.float64] | None = None
 
     def __len__(self) -> int:
         return len(self.subjects)
@@ -164,4 +166,4 @@ def scale_table(table: FeatureTable, federation: ColumnStatistics) -> ScaledTabl
     y = table.y if table.classes else table.y.astype(np.float32)
     x = expand_splines(x, [column.spline for column in table.columns])
     names = model_columns(table.columns)
-    return ScaledTable(names, x.astype(np.float32), y, table.classes, table.subjects)
+    return ScaledTable(names, x.astype(np.float32), y, table.classes, table.subjects, table.weights)

@@ -55,6 +55,7 @@ class FeatureTable:
         subjects: The pseudonym of each row's subject.
         min_cell_count: The smallest number of subjects that may be released.
         label: The name of the label.
+        weights: Inverse probability of censoring weight of each row; None if all are 1.
     """
 
     columns: tuple[FeatureColumn, ...]
@@ -64,6 +65,7 @@ class FeatureTable:
     subjects: tuple[str, ...]
     min_cell_count: int = 5
     label: str = "label"
+    weights: NDArray[np.float64] | None = None
 
     def __len__(self) -> int:
         return len(self.subjects)
@@ -80,7 +82,12 @@ class FeatureTable:
         """Return the feature table without the given subjects, for example after withdrawals."""
         retained = np.array([subject not in subjects for subject in self.subjects], dtype=bool)
         names = tuple(subject for subject in self.subjects if subject not in subjects)
-        return replace(self, x=self.x[retained], y=self.y[retained], subjects=names)
+        return self.select(retained, names)
+
+    def select(self, rows: NDArray[np.bool_] | NDArray[np.int64], subjects: tuple[str, ...]) -> FeatureTable:
+        """Return some rows of the feature table, with their subjects."""
+        weights = None if self.weights is None else self.weights[rows]
+        return replace(self, x=self.x[rows], y=self.y[rows], subjects=subjects, weights=weights)
 
 
 def feature_columns(spec: ResolvedFeatureSpec) -> tuple[FeatureColumn, ...]:

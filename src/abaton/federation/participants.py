@@ -83,7 +83,9 @@ class LocalSite:
         """Return a keyed digest of all rows of a participant in memory, in order, and of its own model."""
         digest = hashlib.blake2b(key=hashlib.blake2b(secret).digest(), digest_size=16)
         for examples in (self.train, self.validation):
-            for values in () if examples is None else (examples.x, examples.y):
+            for values in () if examples is None else (examples.x, examples.y, examples.weights):
+                if values is None:
+                    continue
                 values = np.ascontiguousarray(values)
                 digest.update(f"{values.dtype.str} {values.shape}\x1f".encode())
                 digest.update(values.data)
@@ -110,7 +112,7 @@ class LocalSite:
         y = self.train.y
         labels = y if y.dtype.kind in "iu" and y.ndim == 1 else np.zeros(len(y), np.int64)
         splits = stratified_split(labels, np.arange(len(y)), rng=rng, fraction=fraction, learner=name)
-        train, validation = (Examples(self.train.x[rows], y[rows]) for rows in splits)
+        train, validation = (self.train.select(rows) for rows in splits)
         return LocalSite(train, validation, self.profile, self.model)
 
 

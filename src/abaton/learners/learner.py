@@ -16,7 +16,15 @@ from abaton.layout import Vector
 from abaton.learners.site_policy import ALLOW_ALL, SitePolicy
 from abaton.metrics.counts import Counts
 from abaton.metrics.predictions import label_counts, validation_counts
-from abaton.models.base import Examples, Model, StopCondition, TrainingPlan, TrainingResult, last_epoch
+from abaton.models.base import (
+    Examples,
+    Model,
+    StopCondition,
+    TrainingPlan,
+    TrainingResult,
+    concatenate_examples,
+    last_epoch,
+)
 from abaton.training import TrainSettings, round_key, should_send
 
 
@@ -348,11 +356,7 @@ class Learner:
         validation = self.validation
         if not settings.use_validation_data or validation is None:
             return self.examples
-        x, y = (
-            np.concatenate(arrays)
-            for arrays in ((self.examples.x, validation.x), (self.examples.y, validation.y))
-        )
-        return Examples(x, y)
+        return concatenate_examples([self.examples, validation])
 
     def _task_secret(self, task: str) -> bytes:
         """Return a learner's secret per task: two updates from the same version must not have the same noise."""

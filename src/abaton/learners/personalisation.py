@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from abaton.errors import SettingsError
 from abaton.layout import Vector
 from abaton.metrics.logistic_fit import fit_line, log_odds, sigmoid
-from abaton.models.base import Examples, Model, train_model
+from abaton.models.base import Examples, Model, concatenate_examples, train_model
 from abaton.training import TrainSettings
 
 Floats = NDArray[np.float64]
@@ -102,7 +102,7 @@ def personalise_model(
         seed: Seed of the order of rows.
     """
     train, validation = rows["train"], rows["validation"]
-    all_rows = Examples(np.concatenate([train.x, validation.x]), np.concatenate([train.y, validation.y]))
+    all_rows = concatenate_examples([train, validation])
     fine_tuning = replace(settings, update_thresholds=None, time_budget_seconds=0.0, steps=0, proximal_mu=0.0)
 
     def fine_tune(data: Examples) -> Vector:
@@ -116,6 +116,7 @@ def personalise_model(
                 calibration=_fit_calibration(
                     _linear_predictor(model, community, validation.x, is_classification=is_classification),
                     validation.y,
+                    validation.weights,
                     is_classification=is_classification,
                 ),
             )
@@ -131,7 +132,11 @@ def personalise_model(
                 community,
                 fine_tune(all_rows),
                 interpolation_weight(
-                    local_predictor, community_predictor, validation.y, is_classification=is_classification
+                    local_predictor,
+                    community_predictor,
+                    validation.y,
+                    validation.relative_weights,
+                    is_classification=is_classification,
                 ),
             )
     raise SettingsError(
@@ -141,7 +146,14 @@ def personalise_model(
     )
 
 
-def interpolation_weight(first: Floats, second: Floats, y: NDArray[Any], *, is_classification: bool) -> float:
+def interpolation_weight(
+    first: Floats,
+    second: Floats,
+    y: NDArray[Any],
+    row_weights: Floats | None = None,
+    *,
+    is_classification: bool,
+) -> float:
     """Return the first model's weight in personalisation by interpolation, from predictions for held-out subjects.
 
     >>> y = np.array([0, 1] * 200)
@@ -153,7 +165,8 @@ def interpolation_weight(first: Floats, second: Floats, y: NDArray[Any], *, is_c
     """
     interpolated = _GRID[:, None] * first + (1 - _GRID[:, None]) * second
     if is_classification:
-        log_likelihood = -np.logaddexp(0.0, np.where(y == 1, -interpolated, interpolated)).sum(axis=1)
+        losses = np.logaddexp(0.0, np.where(y == 1, -interpolated, interpolated))
+        log_likelihood = -(losses if row_weights is None else losses * row_weights).sum(axis=1)
     else:
         squared_error = ((interpolated - y) ** 2).mean(axis=1)
         log_likelihood = -len(y) / 2 * np.log(np.maximum(squared_error, 1e-12))
@@ -170,17 +183,18 @@ def _linear_predictor(model: Model, vector: Vector, x: NDArray[Any], *, is_class
     return log_odds(predictions[:, 1])
 
 
-def _fit_calibration(predictor: Floats, y: NDArray[Any], *, is_classification: bool) -> tuple[float, float]:
+def _fit_calibration(
+    predictor: Floats, y: NDArray[Any], row_weights: NDArray[Any] | None, *, is_classification: bool
+) -> tuple[float, float]:
     """Return intercept and slope of personalisation by calibration, shrunk to 0 and 1 with few subjects.
 
     NaN for values if there are fewer than three subjects or one distinct prediction.
     """
     if is_classification:
-        is_case = np.asarray(y, np.float64)
-        order = np.argsort(predictor, kind="stable")
-        fit = fit_line(
-            predictor[order], is_case[None, order], 1 - is_case[None, order], prior_precision=_PRIOR_PRECISION
-        )
+        is_case, order = np.asarray(y, np.float64), np.argsort(predictor, kind="stable")
+        weights = np.ones(len(y)) if row_weights is None else row_weights
+        cases, controls = ((weights * members)[None, order] for members in (is_case, 1 - is_case))
+        fit = fit_line(predictor[order], cases, controls, prior_precision=_PRIOR_PRECISION)
         return float(fit.intercept[0]), float(fit.slope[0])
     squared_sum = float(((predictor - predictor.mean()) ** 2).sum())
     if len(y) < 3 or not squared_sum:

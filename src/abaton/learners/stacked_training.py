@@ -66,6 +66,9 @@ class _Stack:
         total = int(self.row_offsets[-1])
         self.rows = np.empty((total, network.layers[0, dense_kernels.INPUTS]), np.float32)
         self.targets = np.empty(total)
+        self.relative_weights = [slot.examples.relative_weights for slot in slots]
+        has_weights = any(weights is not None for weights in self.relative_weights)
+        self.weights = np.ones(total) if has_weights else dense_kernels.NO_WEIGHTS
         self.losses = np.zeros(len(slots))
         self.order = np.arange(total)
         self.steps = [-(-example_count // settings.batch_size) for example_count in self.counts]
@@ -73,18 +76,20 @@ class _Stack:
     def prepare_epoch(self, epoch: int) -> Callable[[], None]:
         """Prepare an epoch of the stack with the GIL; return the remaining work, which does not need it."""
         end = 0
-        for slot, example_count in zip(self.slots, self.counts, strict=True):
+        for slot, example_count, weights in zip(self.slots, self.counts, self.relative_weights, strict=True):
             data, rows = slot.examples, slice(end, end := end + example_count)
             order = epoch_order(data.y, self.settings.shuffle_window, slot.rng)
             self.network.as_rows(data.x).take(order, 0, self.rows[rows], "clip")
             self.targets[rows] = data.y[order]
+            if weights is not None:
+                self.weights[rows] = weights[order]
         settings, step_counts, learning_rate = (
             self.settings,
             epoch * np.array(self.steps),
             learning_rate_at(self.settings, epoch),
         )
         return lambda: dense_kernels.train_epoch(
-            self.network.layers, self.models, self.rows, self.targets, self.order, self.row_offsets,
+            self.network.layers, self.models, self.rows, self.targets, self.weights, self.order, self.row_offsets,
             self.network.class_count, settings.batch_size, self.anchors, self.first, self.second,
             self.optimiser.kind, step_counts, learning_rate,
             settings.momentum, settings.proximal_mu, settings.max_grad_norm, self.losses, dense_kernels.NO_PREDICTIONS,

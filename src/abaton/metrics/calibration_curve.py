@@ -3,6 +3,8 @@
 The curve is a logistic regression of the outcome on a restricted cubic spline of the predicted log odds (Harrell,
 *Regression Modeling Strategies*), with up to four knots at quantiles of the predictions. Its band is pointwise, of
 Wald's form on the scale of log odds. Simulated coverage is 93 to 97 %; percentiles of a bootstrap covered 92 %.
+
+Subjects may have inverse probability of censoring weights. Variances then have their design effect.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from abaton.metrics.classification import Floats, MetricEstimate, count_scores
+from abaton.metrics.classification_intervals import design_effect
 from abaton.metrics.logistic_fit import fit_columns, log_odds, sigmoid
 
 SPLINE_METHOD = "restricted cubic spline logistic recalibration"
@@ -72,6 +75,7 @@ def smooth_calibration(
     *,
     level: float = 0.95,
     points: int = 101,
+    weights: Floats | None = None,
 ) -> CalibrationCurve | None:
     """Return the smooth calibration curve of predictions with its Wald band; None if it is not estimable.
 
@@ -80,9 +84,10 @@ def smooth_calibration(
         labels: 1 for a case, 0 for a control.
         level: Confidence level of the band.
         points: Number of points of the curve.
+        weights: Weight of each subject; 1 if not given.
     """
-    counts, x = count_scores(probabilities, labels), log_odds(probabilities)
-    smaller_class = int(min(counts.cases.sum(), counts.controls.sum()))
+    counts, x = count_scores(probabilities, labels, weights=weights), log_odds(probabilities)
+    smaller_class = int(min(counts.unweighted.cases.sum(), counts.unweighted.controls.sum()))
     if not smaller_class:
         return None
     for knots in _knot_choices(x, smaller_class):
@@ -98,19 +103,27 @@ def smooth_calibration(
     predicted = np.linspace(float(first), float(last), points)
     grid = spline_basis(log_odds(predicted), knots)
     linear = grid @ coefficients
-    half_width = _quantile(level) * np.sqrt(np.einsum("ij,jk,ik->i", grid, covariance, grid))
+    squares = counts.squared.cases, counts.squared.controls
+    effect = design_effect(sigmoid(coefficients @ columns), counts.cases, counts.controls, squares)
+    half_width = _quantile(level) * np.sqrt(effect * np.einsum("ij,jk,ik->i", grid, covariance, grid))
     difference = np.abs(
         np.asarray(probabilities, np.float64) - sigmoid(spline_basis(x, knots) @ coefficients)
     )
-    e50, e90 = np.quantile(difference, [0.5, 0.9])
+    if weights is None:
+        e50, e90 = np.quantile(difference, [0.5, 0.9])
+    else:
+        e50, e90 = np.quantile(difference, [0.5, 0.9], weights=weights, method="inverted_cdf")
     return CalibrationCurve(
         predicted, sigmoid(linear), sigmoid(linear - half_width), sigmoid(linear + half_width),
-        float(difference.mean()), float(e50), float(e90), knots,
+        float(np.average(difference, weights=weights)), float(e50), float(e90), knots,
     )  # fmt: skip
 
 
 def observed_expected_ratio(
-    probabilities: NDArray[np.floating], labels: NDArray[np.integer], level: float = 0.95
+    probabilities: NDArray[np.floating],
+    labels: NDArray[np.integer],
+    level: float = 0.95,
+    weights: Floats | None = None,
 ) -> MetricEstimate:
     """Return the ratio of observed to expected cases, a summary of the calibration curve, with a score interval.
 
@@ -120,21 +133,25 @@ def observed_expected_ratio(
     >>> print(observed_expected_ratio(np.full(10, 0.5), np.array([0] * 10)))
     0.000 (0.000 to 0.555)
     """
-    x, observed = log_odds(probabilities), float(np.sum(labels))
-    expected = float(np.sum(probabilities))
+    w = np.ones(len(labels)) if weights is None else weights
+    x, observed = log_odds(probabilities), float(np.sum(w * labels))
+    expected = float(np.sum(w * probabilities))
     if not len(x) or expected <= 0:
         return MetricEstimate(np.nan, np.nan, np.nan)
     limits = []
-    for z, limit in ((_quantile(level), 0.0), (-_quantile(level), float(len(x)))):
+    residuals = (np.asarray(labels, np.float64) - probabilities) ** 2
+    # Cases and non-cases differ in weight: the residuals say how much of the variance has which weight.
+    effect = 1.0 if weights is None else float((w**2 * residuals).sum() / (w * residuals).sum())
+    for z, limit in ((_quantile(level), 0.0), (-_quantile(level), float(w.sum()))):
         total = limit
         if observed != limit:
             low, high = -60.0, 60.0  # the standardised difference decreases with the shift
             for _ in range(80):
                 shift = (low + high) / 2
                 fitted = sigmoid(x + shift)
-                spread = np.sqrt(max(float((fitted * (1 - fitted)).sum()), 1e-300))
-                low, high = (shift, high) if (observed - fitted.sum()) / spread > z else (low, shift)
-            total = float(sigmoid(x + (low + high) / 2).sum())
+                spread = np.sqrt(max(effect * float((w * fitted * (1 - fitted)).sum()), 1e-300))
+                low, high = (shift, high) if (observed - (w * fitted).sum()) / spread > z else (low, shift)
+            total = float((w * sigmoid(x + (low + high) / 2)).sum())
         limits.append(total / expected)
     return MetricEstimate(observed / expected, *limits)
 
@@ -156,6 +173,7 @@ def decision_curve(
     thresholds: Floats,
     *,
     level: float = 0.95,
+    weights: Floats | None = None,
 ) -> DecisionCurve:
     """Return the decision curve of single predictions with its band, beside the calibration curve.
 
@@ -165,21 +183,28 @@ def decision_curve(
     """
     y, odds = np.asarray(labels, bool), thresholds / (1 - thresholds)
     is_treated = np.asarray(probabilities, np.float64)[:, None] >= thresholds
-    true, false = (
-        _wilson((is_treated & members[:, None]).sum(0), len(y), _quantile(level)) for members in (y, ~y)
-    )
+    true, false = (_wilson(is_treated & members[:, None], weights, _quantile(level)) for members in (y, ~y))
     a, b = true[0], false[0]
     correlation = -np.sqrt(a * b / np.maximum((1 - a) * (1 - b), 1e-6))
     band = []
     for i, j, sign in ((1, 2, -1), (2, 1, 1)):
         da, db = np.abs(a - true[i]), odds * np.abs(b - false[j])
         band.append(a - odds * b + sign * np.sqrt(np.maximum(da**2 + db**2 - 2 * correlation * da * db, 0)))
-    return DecisionCurve(thresholds, a - odds * b, band[0], band[1], y.mean() - odds * (1 - y.mean()))
+    risk = float(np.average(y, weights=weights))
+    return DecisionCurve(thresholds, a - odds * b, band[0], band[1], risk - odds * (1 - risk))
 
 
-def _wilson(hits: NDArray[Any], n: int, z: float) -> tuple[Floats, Floats, Floats]:
-    """Return fractions of a decision curve with Wilson's limits."""
-    fraction, correction = hits / n, z * z / n
+def _wilson(hits: NDArray[np.bool_], weights: Floats | None, z: float) -> tuple[Floats, Floats, Floats]:
+    """Return fractions of a decision curve with Wilson's limits; with weights by the effective number of subjects."""
+    n: Any = len(hits)
+    fraction = hits.sum(0) / n
+    if weights is not None:
+        fraction = weights @ hits / weights.sum()
+        spread = weights**2 @ (hits - fraction) ** 2
+        is_known = spread > 0
+        n = np.full(len(fraction), weights.sum() ** 2 / (weights**2).sum())
+        n[is_known] = (fraction * (1 - fraction))[is_known] * weights.sum() ** 2 / spread[is_known]
+    correction = z * z / n
     middle = (fraction + correction / 2) / (1 + correction)
     half_width = z / (1 + correction) * np.sqrt(fraction * (1 - fraction) / n + correction / (4 * n))
     return fraction, middle - half_width, middle + half_width

@@ -7,7 +7,7 @@ send counts instead of subjects' scores, and the sum is evaluated as if all subj
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field, replace
 from statistics import NormalDist
 
 import numpy as np
@@ -17,9 +17,12 @@ from abaton.errors import SettingsError
 from abaton.metrics.classification_intervals import (
     MIN_CLASS_COUNT,
     UNKNOWN_LIMITS,
+    AurocEstimate,
     auprc_limits,
     auroc_limits,
     brier_limits,
+    effective_fraction_count,
+    estimate_auroc,
     intercept_limits,
     percentile_limits,
     slope_limits,
@@ -59,23 +62,50 @@ class MetricEstimate:
         return f"{self.value:.3f} ({self.low:.3f} to {self.high:.3f})"
 
 
+def estimate_to_json(estimate: MetricEstimate) -> dict[str, float | None]:
+    """Return a metric's estimate as JSON values; None for values that are not finite.
+
+    >>> estimate_to_json(MetricEstimate(0.8, np.nan, np.nan))
+    {'value': 0.8, 'low': None, 'high': None}
+    """
+    return {key: value if np.isfinite(value) else None for key, value in asdict(estimate).items()}
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class ScoreHistogram:
-    """Numbers of cases and controls by predicted probability.
+    """Numbers of cases and controls by predicted probability, or sums of their weights.
 
     Attributes:
         scores: The probabilities, ascending.
-        cases, controls: Subjects with each probability.
+        cases, controls: Subjects with each probability, or the sum of their weights.
+        weighting: Of weighted subjects, the histograms of squared weights and of numbers of subjects.
     """
 
     scores: Floats
     cases: Floats
     controls: Floats
+    weighting: tuple[ScoreHistogram, ScoreHistogram] | None = field(default=None, kw_only=True)
 
     @property
     def subjects(self) -> int:
         """Number of subjects in a classifier's score histogram."""
-        return int(self.cases.sum() + self.controls.sum())
+        counts = self.unweighted
+        return int(counts.cases.sum() + counts.controls.sum())
+
+    @property
+    def squared(self) -> ScoreHistogram:
+        """Histogram of a classifier's squared weights, from which variances follow; of counts the same counts."""
+        return self if self.weighting is None else self.weighting[0]
+
+    @property
+    def unweighted(self) -> ScoreHistogram:
+        """Numbers of subjects in a classifier's score histogram."""
+        return self if self.weighting is None else self.weighting[1]
+
+    def auroc_estimate(self) -> AurocEstimate:
+        """Return the AUROC of a classifier's score histogram with its standard error."""
+        squares = self.squared
+        return estimate_auroc(self.cases, self.controls, (squares.cases, squares.controls))
 
     def curve(self) -> tuple[Floats, Floats]:
         """Return the ROC curve: false positive rate and sensitivity at every threshold, from none positive to all."""
@@ -84,7 +114,7 @@ class ScoreHistogram:
 
     def calibration(self, groups: int = 10) -> list[tuple[float, MetricEstimate]]:
         """Return the classifier's calibration: mean predicted probability and fraction of cases, in equal groups."""
-        total = self.cases + self.controls
+        total, squares = self.cases + self.controls, self.squared.cases + self.squared.controls
         group_index = np.minimum((np.cumsum(total) - total / 2) / total.sum() * groups, groups - 1).astype(
             int
         )
@@ -92,16 +122,23 @@ class ScoreHistogram:
         for group in np.unique(group_index[total > 0]):
             is_member = group_index == group
             n, k = float(total[is_member].sum()), float(self.cases[is_member].sum())
-            points.append((float((self.scores * total)[is_member].sum() / n), wilson(k, n)))
+            effective = n / float(squares[is_member].sum())  # subjects per weight; 1 for counts
+            mean = float((self.scores * total)[is_member].sum() / n)
+            points.append((mean, wilson(k * effective, n * effective)))
         return points
 
 
 def count_scores(
-    probabilities: NDArray[np.floating], labels: NDArray[np.integer], *, bins: int = 0
+    probabilities: NDArray[np.floating],
+    labels: NDArray[np.integer],
+    *,
+    bins: int = 0,
+    weights: NDArray[np.floating] | None = None,
 ) -> ScoreHistogram:
     """Count cases (label 1) and controls (label 0) by a classifier's probability, exactly or in bins.
 
-    Bins have equal widths on the scale of log odds, so rare outcomes and extreme predictions have enough of them.
+    With weights of subjects, the histogram has their sums. Bins have equal widths on the scale of log odds, so rare
+    outcomes and extreme predictions have enough of them.
 
     >>> counts = count_scores(np.array([0.1, 0.4, 0.35, 0.8]), np.array([0, 0, 1, 1]))
     >>> auroc(counts.scores, counts.cases[None], counts.controls[None]).tolist()
@@ -119,11 +156,23 @@ def count_scores(
     else:
         scores, bin_index = np.unique(probabilities, return_inverse=True)
     is_case = np.asarray(labels).astype(bool)
-    cases, controls = (
-        np.bincount(bin_index[members], minlength=len(scores)).astype(float)
-        for members in (is_case, ~is_case)
-    )
-    return ScoreHistogram(scores, cases, controls)
+
+    def count(power: int) -> ScoreHistogram:
+        return ScoreHistogram(
+            scores,
+            *(
+                np.bincount(
+                    bin_index[members],
+                    None
+                    if weights is None or not power
+                    else np.asarray(weights, np.float64)[members] ** power,
+                    minlength=len(scores),
+                ).astype(float)
+                for members in (is_case, ~is_case)
+            ),
+        )
+
+    return count(0) if weights is None else replace(count(1), weighting=(count(2), count(0)))
 
 
 def bin_scores(bins: int = BINS) -> Floats:
@@ -144,8 +193,15 @@ def bin_indices(probabilities: NDArray[np.floating], bins: int = BINS) -> NDArra
 
 def merge_histograms(histograms: Iterable[ScoreHistogram]) -> ScoreHistogram:
     """Return the sum of the classifier score histograms of several sites, over the union of their scores."""
-    scores, cases, controls = _stack_histograms(list(histograms))
-    return ScoreHistogram(scores, cases.sum(0), controls.sum(0))
+    parts = list(histograms)
+    scores, cases, controls = _stack_histograms(parts)
+    weighting = None
+    if any(part.weighting is not None for part in parts):
+        weighting = (
+            merge_histograms(part.squared for part in parts),
+            merge_histograms(part.unweighted for part in parts),
+        )
+    return ScoreHistogram(scores, cases.sum(0), controls.sum(0), weighting=weighting)
 
 
 def _stack_histograms(histograms: Sequence[ScoreHistogram]) -> tuple[Floats, Floats, Floats]:
@@ -266,7 +322,8 @@ def net_benefit(counts: ScoreHistogram, thresholds: Floats) -> tuple[Floats, Flo
     Net benefit is the fraction of true positives minus that of false positives times the odds of the threshold
     (Vickers and Elkin, 2006). Treating no subject has a net benefit of 0.
     """
-    n, above = counts.subjects, counts.scores[None] >= thresholds[:, None]
+    n = float(counts.cases.sum() + counts.controls.sum())
+    above = counts.scores[None] >= thresholds[:, None]
     odds = thresholds / (1 - thresholds)
     by_model = (above * counts.cases).sum(1) / n - odds * (above * counts.controls).sum(1) / n
     return by_model, counts.cases.sum() / n - odds * counts.controls.sum() / n
@@ -301,7 +358,9 @@ def evaluate_classifier(
     Intervals: DeLong with Student's t for AUROC; the infinitesimal jackknife within sites for AUPRC; the percentile
     bootstrap, stratified by site and class, for sensitivity; Wald for the calibration slope and sandwich for the
     intercept; Wilson for accuracy; the standard error of the mean for the Brier score. Except for accuracy, there is
-    no interval below 15 cases or 15 controls. With cases only or controls only, metrics that need both are NaN.
+    no interval below 15 cases or 15 controls. With cases only or controls only, metrics that need both are NaN. With
+    weights of subjects, variances are sums over squared weights, and the bootstrap and Wilson's interval use the
+    effective number of subjects; weights are taken as known.
 
     Args:
         counts: Histogram of all subjects, or one of each site.
@@ -316,31 +375,46 @@ def evaluate_classifier(
     if not sum(histogram.subjects for histogram in histograms):
         return dict.fromkeys(names, unknown)
     scores, site_cases, site_controls = _stack_histograms(histograms)
+    _, site_case_squares, site_control_squares = _stack_histograms([part.squared for part in histograms])
     is_filled = (site_cases + site_controls).sum(0) > 0
-    scores, site_cases, site_controls = (
+    scores, site_cases, site_controls, site_case_squares, site_control_squares = (
         scores[is_filled],
         site_cases[:, is_filled],
         site_controls[:, is_filled],
+        site_case_squares[:, is_filled],
+        site_control_squares[:, is_filled],
     )
     cases, controls = site_cases.sum(0), site_controls.sum(0)
+    squares = site_case_squares.sum(0), site_control_squares.sum(0)
+    class_counts = [
+        sum(float(members.sum()) for members in parts)
+        for parts in zip(*((h.unweighted.cases, h.unweighted.controls) for h in histograms), strict=True)
+    ]
     has_both = bool(cases.sum() and controls.sum())
     values = {
         name: float(metric(scores, cases[None], controls[None])[0])
         for name, metric in names.items()
         if has_both or name in ("accuracy", "brier")
     }
-    z, n = NormalDist().inv_cdf((1 + level) / 2), float(cases.sum() + controls.sum())
+    z, is_positive = NormalDist().inv_cdf((1 + level) / 2), scores >= 0.5
+    n = effective_fraction_count(
+        np.where(is_positive, cases, controls), np.where(is_positive, controls, cases),
+        np.where(is_positive, squares[0], squares[1]), np.where(is_positive, squares[1], squares[0]),
+    )  # fmt: skip
     limits = {"accuracy": wilson_limits(values["accuracy"], n, z)}
-    if min(cases.sum(), controls.sum()) >= MIN_CLASS_COUNT:
+    if min(class_counts) >= MIN_CLASS_COUNT:
         sensitivity = f"sensitivity at specificity {specificity:g}"
-        resampled = _resample_metric(names[sensitivity], (scores, site_cases, site_controls), resamples, seed)
+        site_squares = site_case_squares, site_control_squares
+        resampled = _resample_metric(
+            names[sensitivity], (scores, site_cases, site_controls), site_squares, resamples, seed
+        )
         limits |= {
-            "auroc": auroc_limits(cases, controls, level),
-            "auprc": auprc_limits(values["auprc"], site_cases, site_controls, level),
+            "auroc": auroc_limits(cases, controls, level, squares),
+            "auprc": auprc_limits(values["auprc"], site_cases, site_controls, level, site_squares),
             sensitivity: percentile_limits(resampled, level),
-            "calibration slope": slope_limits(scores, cases, controls, z),
-            "calibration intercept": intercept_limits(scores, cases, controls, z),
-            "brier": brier_limits(scores, cases, controls, level),
+            "calibration slope": slope_limits(scores, cases, controls, z, squares),
+            "calibration intercept": intercept_limits(scores, cases, controls, z, squares),
+            "brier": brier_limits(scores, cases, controls, level, squares),
         }
     return {
         name: MetricEstimate(values[name], *limits.get(name, UNKNOWN_LIMITS)) if name in values else unknown
@@ -349,16 +423,26 @@ def evaluate_classifier(
 
 
 def _resample_metric(
-    metric: MetricFunction, counts: tuple[Floats, Floats, Floats], resamples: int, seed: int
+    metric: MetricFunction,
+    counts: tuple[Floats, Floats, Floats],
+    squares: tuple[Floats, Floats],
+    resamples: int,
+    seed: int,
 ) -> Floats:
-    """Return a classification metric of bootstrap samples, drawn within each site and class."""
+    """Return a classification metric of bootstrap samples, drawn within each site and class.
+
+    A sample of weighted subjects has their effective number, and the weight that they have.
+    """
     rng, (scores, site_cases, site_controls) = np.random.default_rng(seed), counts
     resampled = [np.empty(0)]
     for start in range(0, resamples, _RESAMPLES_PER_CHUNK):
         rows = min(_RESAMPLES_PER_CHUNK, resamples - start)
         cases, controls = (
-            np.sum([_resample(site, rows, rng) for site in strata if site.sum()], axis=0)
-            for strata in (site_cases, site_controls)
+            np.sum(
+                [_resample(site, part, rows, rng) for site, part in zip(*strata, strict=True) if site.sum()],
+                axis=0,
+            )
+            for strata in ((site_cases, squares[0]), (site_controls, squares[1]))
         )
         resampled.append(metric(scores, cases, controls))
     return np.concatenate(resampled)
@@ -380,6 +464,7 @@ def _cumulative_from_top(counts: Floats) -> Floats:
     return np.asarray(np.cumsum(counts[:, ::-1], axis=1))
 
 
-def _resample(counts: Floats, rows: int, rng: np.random.Generator) -> Floats:
-    n = int(counts.sum())
-    return rng.multinomial(n, counts / n, size=rows).astype(np.float64)
+def _resample(counts: Floats, squares: Floats, rows: int, rng: np.random.Generator) -> Floats:
+    total = float(counts.sum())
+    n = max(1, round(total**2 / float(squares.sum())))
+    return np.asarray(rng.multinomial(n, counts / total, size=rows) * (total / n), np.float64)

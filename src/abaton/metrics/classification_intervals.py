@@ -63,6 +63,30 @@ def wilson_limits(fraction: float, n: float, z: float) -> Limits:
     return max(0.0, middle - half_width), min(1.0, middle + half_width)
 
 
+def effective_count(counts: Floats, squares: Floats) -> float:
+    """Return the effective number of weighted subjects for a confidence interval: squared sum over sum of squares."""
+    total = float(counts.sum())
+    return total * total / float(squares.sum())
+
+
+def effective_fraction_count(
+    hits: Floats, misses: Floats, squared_hits: Floats, squared_misses: Floats
+) -> float:
+    """Return the number of subjects for which the binomial variance of a fraction is that with weights.
+
+    >>> ones, threes = np.array([1.0]), np.array([3.0])
+    >>> effective_fraction_count(ones, threes, ones, threes), effective_fraction_count(ones, threes, ones, 9 * ones)
+    (4.0, 2.0)
+    """
+    a, b = float(hits.sum()), float(misses.sum())
+    total = a + b
+    fraction = a / total
+    squared = float(squared_hits.sum()) * (1 - fraction) ** 2 + float(squared_misses.sum()) * fraction**2
+    if not squared:
+        return effective_count(np.array([a, b]), np.array([squared_hits.sum(), squared_misses.sum()]))
+    return total * ((a * (1 - fraction) ** 2 + b * fraction**2) / squared)
+
+
 class AurocEstimate(NamedTuple):
     """AUROC with its standard error.
 
@@ -77,35 +101,49 @@ class AurocEstimate(NamedTuple):
     degrees: float
 
 
-def estimate_auroc(cases: Floats, controls: Floats) -> AurocEstimate:
+def estimate_auroc(
+    cases: Floats, controls: Floats, squares: tuple[Floats, Floats] | None = None
+) -> AurocEstimate:
     """Return the AUROC and DeLong's standard error, for its interval, from counts by ascending score.
+
+    `squares` are the sums of squared weights of cases and of controls, if the counts are sums of weights.
 
     >>> estimate_auroc(np.array([0.0, 1, 0, 1]), np.array([1.0, 0, 1, 0]))[:2]
     (0.75, 0.3535533905932738)
     """
     n1, n0 = float(cases.sum()), float(controls.sum())
-    if min(n1, n0) < 2:
+    case_squares, control_squares = squares or (cases, controls)
+    s1, s0 = float(case_squares.sum()), float(control_squares.sum())
+    if not min(n1, n0) or min(m1 := n1 * n1 / s1, m0 := n0 * n0 / s0) < 2:
         return AurocEstimate(math.nan, math.nan, math.nan)
     below = np.cumsum(controls) - controls / 2  # of a case: number of controls with a lower score
     above = 1 - (np.cumsum(cases) - cases / 2) / n1
     value = float((cases * below).sum() / (n1 * n0))
-    by_case = float((cases * (below / n0 - value) ** 2).sum() / (n1 - 1) / n1)
-    by_control = float((controls * (above - value) ** 2).sum() / (n0 - 1) / n0)
+    by_case = float((case_squares * (below / n0 - value) ** 2).sum() / (m1 - 1) / s1)
+    by_control = float((control_squares * (above - value) ** 2).sum() / (m0 - 1) / s0)
     variance = by_case + by_control
-    squares = by_case**2 / (n1 - 1) + by_control**2 / (n0 - 1)
-    return AurocEstimate(value, math.sqrt(variance), variance**2 / squares if squares > 0 else math.nan)
+    spread = by_case**2 / (m1 - 1) + by_control**2 / (m0 - 1)
+    return AurocEstimate(value, math.sqrt(variance), variance**2 / spread if spread > 0 else math.nan)
 
 
-def auroc_limits(cases: Floats, controls: Floats, level: float) -> Limits:
+def auroc_limits(
+    cases: Floats, controls: Floats, level: float, squares: tuple[Floats, Floats] | None = None
+) -> Limits:
     """Return limits of a classifier's AUROC: DeLong's variance, log odds, and Student's t.
 
     With an AUROC of 0 or 1 there is no interval.
     """
-    value, error, degrees = estimate_auroc(cases, controls)
+    value, error, degrees = estimate_auroc(cases, controls, squares)
     return logit_limits(value, error, t_quantile(level, degrees))
 
 
-def auprc_limits(value: float, cases: Floats, controls: Floats, level: float) -> Limits:
+def auprc_limits(
+    value: float,
+    cases: Floats,
+    controls: Floats,
+    level: float,
+    squares: tuple[Floats, Floats] | None = None,
+) -> Limits:
     """Return limits of a classifier's average precision by the infinitesimal jackknife within sites, on log odds.
 
     The number of cases is random, because average precision depends on the prevalence: resampling cases and controls
@@ -116,6 +154,7 @@ def auprc_limits(value: float, cases: Floats, controls: Floats, level: float) ->
         cases: Counts of cases per score, one row per site.
         controls: Counts of controls, in the same form.
         level: Confidence level.
+        squares: Squared weights of cases and controls, in the same form, if subjects have weights.
     """
     total_cases, total_controls = cases.sum(0)[::-1], controls.sum(0)[::-1]
     n1 = total_cases.sum()
@@ -127,40 +166,87 @@ def auprc_limits(value: float, cases: Floats, controls: Floats, level: float) ->
     influence_case = ((tp / positives + case_tail - value) / n1)[::-1]
     influence_control = (-control_tail / n1)[::-1]
     variance = 0.0
-    for site_cases, site_controls in zip(cases, controls, strict=True):
-        n = site_cases.sum() + site_controls.sum()
+    case_squares, control_squares = squares or (cases, controls)
+    for site_cases, site_controls, squared_cases, squared_controls in zip(
+        cases, controls, case_squares, control_squares, strict=True
+    ):
+        total = site_cases.sum() + site_controls.sum()
+        n = total * total / (squared_cases.sum() + squared_controls.sum()) if total else 0.0
         if n > 1:
-            mean = (site_cases @ influence_case + site_controls @ influence_control) / n
-            squares = (
-                site_cases @ (influence_case - mean) ** 2 + site_controls @ (influence_control - mean) ** 2
+            mean = (site_cases @ influence_case + site_controls @ influence_control) / total
+            spread = (
+                squared_cases @ (influence_case - mean) ** 2
+                + squared_controls @ (influence_control - mean) ** 2
             )
-            variance += float(squares * n / (n - 1))
-    return logit_limits(value, math.sqrt(variance), t_quantile(level, n1 - 1))
+            variance += float(spread * n / (n - 1))
+    return logit_limits(
+        value, math.sqrt(variance), t_quantile(level, effective_count(cases, case_squares) - 1)
+    )
 
 
-def slope_limits(scores: Floats, cases: Floats, controls: Floats, z: float) -> Limits:
-    """Return Wald's limits of a classifier's calibration slope."""
-    fit = fit_line(log_odds(scores), cases[None], controls[None])
+def slope_limits(
+    scores: Floats,
+    cases: Floats,
+    controls: Floats,
+    z: float,
+    squares: tuple[Floats, Floats] | None = None,
+) -> Limits:
+    """Return Wald's limits of a classifier's calibration slope; with weights its variance has their design effect."""
+    x = log_odds(scores)
+    fit = fit_line(x, cases[None], controls[None])
     slope, error = float(fit.slope[0]), float(fit.slope_error[0])
+    if squares is not None:
+        fitted = sigmoid(float(fit.intercept[0]) + slope * x)
+        error *= math.sqrt(design_effect(fitted, cases, controls, squares))
     return slope - z * error, slope + z * error
 
 
-def intercept_limits(scores: Floats, cases: Floats, controls: Floats, z: float) -> Limits:
+def design_effect(fitted: Floats, cases: Floats, controls: Floats, squares: tuple[Floats, Floats]) -> float:
+    """Return by how much weights of subjects change the variance of a fit, for its confidence interval; 1 for counts.
+
+    It is the sum of squared residuals with squared weights over that with weights.
+    """
+    weighted, squared = (
+        float((first * (1 - fitted) ** 2 + second * fitted**2).sum())
+        for first, second in ((cases, controls), squares)
+    )
+    return squared / weighted if weighted else math.nan
+
+
+def intercept_limits(
+    scores: Floats,
+    cases: Floats,
+    controls: Floats,
+    z: float,
+    squares: tuple[Floats, Floats] | None = None,
+) -> Limits:
     """Return limits of a classifier's calibration intercept by the sandwich variance: the slope need not be 1."""
     x = log_odds(scores)
     shift, error = (float(values[0]) for values in fit_shift(x, cases[None], controls[None]))
     predicted = sigmoid(x + shift)
-    squares = float((cases * (1 - predicted) ** 2 + controls * predicted**2).sum())
-    robust_error = math.sqrt(squares) * error**2
+    case_squares, control_squares = squares or (cases, controls)
+    spread = float((case_squares * (1 - predicted) ** 2 + control_squares * predicted**2).sum())
+    robust_error = math.sqrt(spread) * error**2
     return shift - z * robust_error, shift + z * robust_error
 
 
-def brier_limits(scores: Floats, cases: Floats, controls: Floats, level: float) -> Limits:
+def brier_limits(
+    scores: Floats,
+    cases: Floats,
+    controls: Floats,
+    level: float,
+    squares: tuple[Floats, Floats] | None = None,
+) -> Limits:
     """Return limits of a classifier's Brier score, a mean, on the logarithmic scale."""
-    n = float(cases.sum() + controls.sum())
-    mean = float((cases * (1 - scores) ** 2 + controls * scores**2).sum() / n)
-    squares = float((cases * ((1 - scores) ** 2 - mean) ** 2 + controls * (scores**2 - mean) ** 2).sum())
-    return log_limits(mean, math.sqrt(squares / (n - 1) / n), t_quantile(level, n - 1))
+    total = float(cases.sum() + controls.sum())
+    mean = float((cases * (1 - scores) ** 2 + controls * scores**2).sum() / total)
+    case_squares, control_squares = squares or (cases, controls)
+    spread = float(
+        (case_squares * ((1 - scores) ** 2 - mean) ** 2 + control_squares * (scores**2 - mean) ** 2).sum()
+    )
+    squared_total = float(case_squares.sum() + control_squares.sum())
+    n = total * total / squared_total
+    return log_limits(mean, math.sqrt(spread / (n - 1) / squared_total), t_quantile(level, n - 1))
 
 
 def percentile_limits(resampled: Floats, level: float) -> Limits:

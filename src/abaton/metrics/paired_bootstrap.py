@@ -109,6 +109,7 @@ def probability_statistic(
     metric: str,
     *,
     specificity: float = 0.9,
+    row_weights: Floats | None = None,
 ) -> Statistic:
     """Return a metric of exact probabilities for the paired bootstrap; for several classes the mean of one-vs-rest.
 
@@ -118,6 +119,7 @@ def probability_statistic(
         cases: Classes that are evaluated.
         metric: One of the names of :func:`abaton.metrics.classification.evaluate_classifier`.
         specificity: Specificity at which sensitivity is computed.
+        row_weights: Weight of each subject; 1 if not given.
     """
     metric_function = metric_functions(specificity)[metric]
     clipped = np.clip(np.asarray(probabilities, np.float64), 0, 1)
@@ -130,7 +132,7 @@ def probability_statistic(
     def evaluate(weights: Floats) -> Floats:
         values = []
         for order, scores, starts, is_case in parts:
-            sorted_weights = weights[:, order]
+            sorted_weights = (weights if row_weights is None else weights * row_weights)[:, order]
             sums = (
                 np.add.reduceat(sorted_weights * is_member, starts, axis=1)
                 for is_member in (is_case, ~is_case)
@@ -139,7 +141,7 @@ def probability_statistic(
         return np.asarray(np.mean(values, axis=0))
 
     def estimate(level: float) -> MetricEstimate:
-        counts = count_scores(clipped[:, cases[0]], labels == cases[0])
+        counts = count_scores(clipped[:, cases[0]], labels == cases[0], weights=row_weights)
         return evaluate_classifier(counts, specificity=specificity, level=level)[metric]
 
     has_difference_interval = metric != "calibration slope" and not metric.startswith("sensitivity")

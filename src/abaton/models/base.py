@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Literal, Protocol
@@ -20,7 +20,7 @@ from abaton.training import TrainSettings
 
 @dataclass(frozen=True, slots=True)
 class Examples:
-    """Inputs and labels of one site, row by row.
+    """Inputs and labels of one site, row by row, and the weight of each row in a loss; None if all weights are 1.
 
     >>> len(Examples(np.zeros((3, 2), np.float32), np.array([0, 1, 0])))
     3
@@ -28,6 +28,7 @@ class Examples:
 
     x: NDArray[Any]
     y: NDArray[Any]
+    weights: NDArray[np.float64] | None = None
 
     def __post_init__(self) -> None:
         if len(self.x) != len(self.y):
@@ -35,9 +36,44 @@ class Examples:
                 f"there are {len(self.x)} inputs but {len(self.y)} labels",
                 remedy="give each row one label",
             )
+        weights = self.weights
+        if weights is not None and not (
+            weights.shape == (len(self.y),) and np.isfinite(weights).all() and (weights > 0).all()
+        ):
+            raise SettingsError(
+                "the weights of the examples are not one positive number for each row",
+                where="weights",
+                remedy="give each row a weight above 0, or no weights",
+            )
 
     def __len__(self) -> int:
         return len(self.y)
+
+    @property
+    def relative_weights(self) -> NDArray[np.float64] | None:
+        """Weights of the examples divided by their mean; None if all are 1."""
+        return None if self.weights is None else self.weights / self.weights.mean()
+
+    def select(self, rows: NDArray[np.bool_] | NDArray[np.int64]) -> Examples:
+        """Return some of the examples, with their weights."""
+        return Examples(self.x[rows], self.y[rows], None if self.weights is None else self.weights[rows])
+
+
+def concatenate_examples(parts: Sequence[Examples]) -> Examples:
+    """Return the examples of several parts, one after the other; a part without weights has weights of 1.
+
+    >>> row = np.zeros((1, 2)), np.zeros(1)
+    >>> concatenate_examples([Examples(*row), Examples(*row, np.array([2.0]))]).weights.tolist()
+    [1.0, 2.0]
+    """
+    weights = None
+    if any(part.weights is not None for part in parts):
+        weights = np.concatenate(
+            [np.ones(len(part)) if part.weights is None else part.weights for part in parts]
+        )
+    return Examples(
+        np.concatenate([part.x for part in parts]), np.concatenate([part.y for part in parts]), weights
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +171,7 @@ class Model(Protocol):
     def epochs(self, vector: Vector, data: Examples, plan: TrainingPlan) -> Iterator[TrainingResult]:
         """Train epoch by epoch and yield the result of each (interface of all models).
 
+        The loss is the mean over rows, weighted by the weights of the examples, if they have any.
         Training ends when the caller requests no further epoch, after `settings.steps`, or once `should_stop` returns
         True after a batch; the current epoch is then the last. The same number of batches gives the same model;
         `plan.epochs` yields exactly these batches.

@@ -27,6 +27,7 @@ Layers = NDArray[np.int64]
 Array = NDArray[Any]
 
 NO_PREDICTIONS = np.empty((1, 0), np.float32)
+NO_WEIGHTS = np.empty(0)
 
 
 @inner
@@ -79,15 +80,17 @@ def activation_backward(activation: int, out: Array, delta: Array) -> None:
 
 
 @expanded
-def class_loss(out: Array, targets: Array, rows: Array, delta: Array) -> float:
+def class_loss(out: Array, targets: Array, weights: Array, rows: Array, delta: Array) -> float:
     """Compiled kernel: return the cross-entropy summed over rows; set ``delta`` to the gradient of the mean."""
     count, classes = out.shape
-    scale, loss = np.float32(1) / np.float32(count), 0.0
+    mean_scale, loss = np.float32(1) / np.float32(count), 0.0
     for i in range(count):
         label = np.int64(targets[rows[i]])
         if label < 0 or label >= classes:
             loss = INVALID_LABEL
             break
+        weight = weights[rows[i]] if weights.size > 0 else 1.0
+        scale = mean_scale * np.float32(weight)
         peak = out[i, 0]
         for j in range(1, classes):
             peak = out[i, j] if out[i, j] > peak else peak
@@ -95,7 +98,7 @@ def class_loss(out: Array, targets: Array, rows: Array, delta: Array) -> float:
         for j in range(classes):
             delta[i, j] = math.exp(out[i, j] - peak)
             total += delta[i, j]
-        loss += np.float64(math.log(total) - (out[i, label] - peak))
+        loss += weight * np.float64(math.log(total) - (out[i, label] - peak))
         for j in range(classes):
             delta[i, j] = delta[i, j] / total * scale
         delta[i, label] -= scale
@@ -103,14 +106,15 @@ def class_loss(out: Array, targets: Array, rows: Array, delta: Array) -> float:
 
 
 @expanded
-def squared_loss(out: Array, targets: Array, rows: Array, delta: Array) -> float:
+def squared_loss(out: Array, targets: Array, weights: Array, rows: Array, delta: Array) -> float:
     """Compiled kernel: return the squared error summed over rows; set ``delta`` to the gradient of the mean."""
     count, loss = out.shape[0], 0.0
     scale = np.float32(2) / np.float32(count)
     for i in range(count):
+        weight = weights[rows[i]] if weights.size > 0 else 1.0
         error = out[i, 0] - np.float32(targets[rows[i]])
-        loss += np.float64(error) * np.float64(error)
-        delta[i, 0] = error * scale
+        loss += weight * (np.float64(error) * np.float64(error))
+        delta[i, 0] = error * scale * np.float32(weight)
     return loss
 
 
@@ -154,6 +158,7 @@ def train_epoch(
     models: Array,
     x: Array,
     targets: Array,
+    weights: Array,
     order: Array,
     row_offsets: Array,
     classes: int,
@@ -173,7 +178,8 @@ def train_epoch(
     """Train dense networks in place for one epoch each, or compute their predictions, in one compiled call.
 
     Model k has the rows `order[row_offsets[k]:row_offsets[k + 1]]`.
-    Targets are values if `classes` is 0, labels below `classes` otherwise. The summed loss is −1 where a label is
+    Targets are values if `classes` is 0, labels below `classes` otherwise. `weights` has the weight of each row in the
+    loss, or is empty. The summed loss is −1 where a label is
     invalid; such a model is not trained further. If `predictions` is not empty, it is filled with the outputs of the
     last layer and no model is trained. One kernel does both, because compilation delays a first run.
     """
@@ -205,9 +211,9 @@ def train_epoch(
                         predictions[start + i, j] = out[i, j]
                 continue
             if classes > 0:
-                batch_loss = class_loss(out, targets, batch_rows, output_gradient)
+                batch_loss = class_loss(out, targets, weights, batch_rows, output_gradient)
             else:
-                batch_loss = squared_loss(out, targets, batch_rows, output_gradient)
+                batch_loss = squared_loss(out, targets, weights, batch_rows, output_gradient)
             if batch_loss == INVALID_LABEL:
                 loss = INVALID_LABEL
                 break

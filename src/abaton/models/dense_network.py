@@ -49,9 +49,11 @@ class DenseNetwork:
         settings, losses = optimiser.settings, np.zeros(1)
         arrays = (model, optimiser.anchor, optimiser.first, optimiser.second)
         models, anchor, first, second = (array.reshape(1, -1) for array in arrays)
+        weights = data.relative_weights
         dense_kernels.train_epoch(
-            self.layers, models, self.as_rows(data.x), np.asarray(data.y, np.float64), order,
-            np.array([0, len(order)]), self.class_count, settings.batch_size, anchor, first, second, optimiser.kind,
+            self.layers, models, self.as_rows(data.x), np.asarray(data.y, np.float64),
+            dense_kernels.NO_WEIGHTS if weights is None else weights, order, np.array([0, len(order)]),
+            self.class_count, settings.batch_size, anchor, first, second, optimiser.kind,
             np.array([optimiser.steps]), learning_rate, settings.momentum, settings.proximal_mu,
             settings.max_grad_norm, losses, dense_kernels.NO_PREDICTIONS,
         )  # fmt: skip
@@ -69,9 +71,9 @@ class DenseNetwork:
         predictions = np.empty((len(x), int(self.layers[-1, dense_kernels.OUTPUTS])), np.float32)
         models, no_state = np.require(model, requirements="W").reshape(1, -1), dense_kernels.NO_PREDICTIONS
         dense_kernels.train_epoch(
-            self.layers, models, self.as_rows(x), np.empty(0), np.arange(len(x)), np.array([0, len(x)]), 0,
-            _SCORE_BATCH, models, no_state, no_state, 0, np.zeros(1, np.int64), 0.0, 0.0, 0.0, 0.0, np.zeros(1),
-            predictions,
+            self.layers, models, self.as_rows(x), np.empty(0), dense_kernels.NO_WEIGHTS, np.arange(len(x)),
+            np.array([0, len(x)]), 0, _SCORE_BATCH, models, no_state, no_state, 0, np.zeros(1, np.int64), 0.0, 0.0,
+            0.0, 0.0, np.zeros(1), predictions,
         )  # fmt: skip
         return predictions
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from inspect import signature
 from itertools import count
 from typing import Any
 
@@ -94,6 +95,13 @@ class SklearnModel(Model):
         settings, rng, should_stop = plan.settings, plan.rng, plan.should_stop
         check_supported_settings(settings)
         estimator = self._load(vector, settings, int(rng.integers(2**32)))
+        row_weights = data.relative_weights
+        if row_weights is not None and "sample_weight" not in signature(estimator.partial_fit).parameters:
+            raise SettingsError(
+                f"{type(estimator).__name__} does not support weights of rows, which incomplete follow-up needs",
+                where="model",
+                remedy="use another estimator, such as SGDClassifier, or the built-in model logistic or mlp",
+            )
         by_batch, steps = bool(settings.steps) or should_stop is not None, 0
         for _ in count():
             order = epoch_order(data.y, settings.shuffle_window, rng)
@@ -101,7 +109,8 @@ class SklearnModel(Model):
             for rows in epoch_batches(order, settings, steps, by_batch=by_batch):
                 if hasattr(estimator, "batch_size"):  # scikit-learn warns about batches larger than the data
                     estimator.batch_size = min(settings.batch_size, len(rows))
-                estimator.partial_fit(np.asarray(data.x, np.float64)[rows], data.y[rows])
+                weights = {} if row_weights is None else {"sample_weight": row_weights[rows]}
+                estimator.partial_fit(np.asarray(data.x, np.float64)[rows], data.y[rows], **weights)
                 steps += -(-len(rows) // settings.batch_size)
                 if is_over := should_stop is not None and should_stop():
                     break
@@ -118,7 +127,8 @@ class SklearnModel(Model):
         x = np.asarray(data.x, np.float64)
         if self.regression:
             values = estimator.predict(x)
-            return ModelScore(float(np.mean((values - data.y) ** 2)), values.astype(np.float32))
+            loss = np.average((values - data.y) ** 2, weights=data.weights)
+            return ModelScore(float(loss), values.astype(np.float32))
         probabilities = (
             estimator.predict_proba(x)
             if hasattr(estimator, "predict_proba")
@@ -127,7 +137,8 @@ class SklearnModel(Model):
         true_class_probability = np.clip(
             probabilities[np.arange(len(data)), data.y.astype(np.int64)], 1e-12, 1.0
         )
-        return ModelScore(float(-np.log(true_class_probability).mean()), probabilities.astype(np.float32))
+        loss = -np.average(np.log(true_class_probability), weights=data.weights)
+        return ModelScore(float(loss), probabilities.astype(np.float32))
 
     def _load(self, vector: Vector, settings: TrainSettings, seed: int) -> Any:
         estimator = self._estimator(settings, seed)

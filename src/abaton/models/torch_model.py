@@ -190,14 +190,15 @@ class TorchModel(Model):
         for norm in self._norms:
             if norm.num_batches_tracked is not None:
                 norm.num_batches_tracked.fill_(optimiser.steps - first_step)
-        x, y = _tensor(data.x), self._targets(data)
+        x, y, row_weights = _tensor(data.x), self._targets(data), _row_weights(data)
         weights, total = self._flat.numpy(), 0.0
         for rows in torch.split(torch.from_numpy(order), optimiser.settings.batch_size):
             for parameter in self._parameters:
                 parameter.grad = None  # PyTorch then assigns the gradient instead of adding it to zeros
             for norm in self._norms:  # after a batch of one row, see the hook
                 norm.training = True
-            loss = self._loss(self._module(self._channels_last(x[rows])), y[rows])
+            batch_weights = None if row_weights is None else row_weights[rows]
+            loss = self._loss(self._module(self._channels_last(x[rows])), y[rows], batch_weights)
             loss.backward()  # type: ignore[no-untyped-call]
             optimiser.apply(weights, [_gradient(parameter) for parameter in self._parameters], learning_rate)
             total += float(loss.detach()) * len(rows)
@@ -218,7 +219,7 @@ class TorchModel(Model):
         require_examples(data)
         with one_thread, torch.inference_mode():
             output = self._outputs(vector, data)
-            loss = float(self._loss(output, self._targets(data)))
+            loss = float(self._loss(output, self._targets(data), _row_weights(data)))
             predictions = self._predictions(output)
         return ModelScore(loss, predictions.numpy())
 
@@ -235,12 +236,26 @@ class TorchModel(Model):
         rows = torch.split(_tensor(data.x), _SCORE_BATCH)
         return torch.cat([self._module(self._channels_last(x)) for x in rows])
 
-    def _loss(self, output: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        if self.task == "classification":
-            return nn.functional.cross_entropy(output, y)
+    def _loss(
+        self, output: torch.Tensor, y: torch.Tensor, weights: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """Return the mean loss of a PyTorch module's outputs, weighted by row."""
         if self.task == "survival":
+            if weights is not None:
+                raise SettingsError(
+                    "survival models have no weights of rows", where="weights", remedy="remove the weights"
+                )
             return hazard_loss(output, y)
-        return nn.functional.mse_loss(output.reshape(y.shape), y)
+        reduction = "mean" if weights is None else "none"
+        if self.task == "classification":
+            losses = nn.functional.cross_entropy(output, y, reduction=reduction)
+        else:
+            losses = nn.functional.mse_loss(output.reshape(y.shape), y, reduction=reduction)
+        return (
+            losses
+            if weights is None
+            else (losses.flatten(1).mean(1) if losses.ndim > 1 else losses) @ weights / len(weights)
+        )
 
     def _load(self, vector: Vector) -> None:
         _load_vector(self._module, self.layout, vector)
@@ -254,6 +269,12 @@ class TorchModel(Model):
         if self.task == "survival" and targets.ndim == 1:  # new subjects without follow-up
             targets = np.zeros((len(targets), 2), np.float32)
         return _tensor(targets)
+
+
+def _row_weights(data: Examples) -> torch.Tensor | None:
+    """Return the examples' weights, with a mean of 1, for a PyTorch loss."""
+    weights = data.relative_weights
+    return None if weights is None else torch.from_numpy(weights.astype(np.float32))
 
 
 class _ModuleCopies:

@@ -23,8 +23,8 @@ from abaton.features import ScaledTable
 from abaton.layout import Vector
 from abaton.metrics.predictions import is_survival_label
 from abaton.models import Examples, Model, train_model
-from abaton.models.base import TrainingPlan
-from abaton.study_run.consented_learner import SubjectRows, select_rows
+from abaton.models.base import TrainingPlan, concatenate_examples
+from abaton.study_run.consented_learner import SubjectRows, select_rows, to_examples
 from abaton.study_run.preparation import PreparedSite, PreparedSites
 from abaton.study_run.ridge_regression import fit_spline_regression, prediction_loss, stratified_folds
 from abaton.training import TrainSettings
@@ -129,7 +129,7 @@ def train_baseline(
         class_count: Number of classes; 0 for regression and survival.
     """
     tables = [table for rows in site_rows for table in (rows.train, rows.validation)]
-    data = Examples(np.concatenate([t.x for t in tables]), np.concatenate([t.y for t in tables]))
+    data = concatenate_examples([to_examples(table) for table in tables])
     is_survival = is_survival_label(data.y)
     strata = data.y[:, 1].astype(np.int64) if is_survival else data.y
     folds = stratified_folds(strata, np.random.default_rng(seed))
@@ -138,7 +138,9 @@ def train_baseline(
     )
     epochs, loss = _choose_epochs(model, data, folds, full_settings, seed, class_count)
     if not is_survival:
-        regression = fit_spline_regression(data.x, data.y, tables[0].columns, class_count, folds)
+        regression = fit_spline_regression(
+            data.x, data.y, tables[0].columns, class_count, folds, data.weights
+        )
         if regression.loss < loss:
             return Baseline(
                 {"penalty": regression.penalty}, regression.coefficients.reshape(-1), regression.predict
@@ -180,7 +182,7 @@ def _choose_epochs(
     names = np.unique(folds)
     if len(names) < 2:
         return 1, np.inf
-    parts = [(_subset(data, folds != fold), _subset(data, folds == fold)) for fold in names]
+    parts = [(data.select(folds != fold), data.select(folds == fold)) for fold in names]
     runs = [
         model.epochs(model.initial(seed), train, TrainingPlan(settings, np.random.default_rng(seed)))
         for train, _ in parts
@@ -206,11 +208,7 @@ def _loss(model: Model, vector: Vector, data: Examples, class_count: int) -> flo
     score = model.score(vector, data)
     if is_survival_label(data.y):
         return float(score.loss) * len(data)
-    return prediction_loss(score.predictions, data.y, class_count)
-
-
-def _subset(data: Examples, rows: NDArray[np.bool_]) -> Examples:
-    return Examples(data.x[rows], data.y[rows])
+    return prediction_loss(score.predictions, data.y, class_count, data.weights)
 
 
 def _select_table(table: ScaledTable, subjects: frozenset[str]) -> ScaledTable:

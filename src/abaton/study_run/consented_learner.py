@@ -36,12 +36,13 @@ class SubjectRows:
 def select_rows(table: ScaledTable, rows: NDArray[np.bool_] | NDArray[np.int64]) -> ScaledTable:
     """Return the selected rows of a consented learner's table."""
     names = np.array(table.subjects, object)[rows]
-    return replace(table, x=table.x[rows], y=table.y[rows], subjects=tuple(names.tolist()))
+    weights = None if table.weights is None else table.weights[rows]
+    return replace(table, x=table.x[rows], y=table.y[rows], subjects=tuple(names.tolist()), weights=weights)
 
 
 def to_examples(table: ScaledTable) -> Examples:
-    """Return table rows as examples of a consented learner: values only, without subject keys."""
-    return Examples(table.x, table.y)
+    """Return table rows as examples of a consented learner: values and weights, without subject keys."""
+    return Examples(table.x, table.y, table.weights)
 
 
 class ConsentedLearner(Learner):

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -32,6 +32,7 @@ from abaton.metrics.classification import (
     MetricEstimate,
     ScoreHistogram,
     count_scores,
+    estimate_to_json,
     evaluate_classifier,
     merge_histograms,
     recalibration,
@@ -54,6 +55,7 @@ EligibleSubjectsOf = Callable[[PreparedSite], frozenset[str]]
 _LOCAL_PREFIX = "model/"  # prefix of personal layers in a learner's state
 _CURVE_POINTS = 101  # a finer curve would disclose scores of single subjects
 _MIN_GROUP_CASES = 10  # cases, and controls, of all sites in a group of an input
+_NO_RECALIBRATION = {"intercept": None, "slope": None, "status": "", "test": None}
 _CONTRIBUTION_FACTOR = 3  # times min_cell_count: cases, and controls, of a site in merged counts
 
 
@@ -129,11 +131,12 @@ def count_at_site(
     eligible = np.array([subject in subjects for subject in site.test.subjects], dtype=bool)
     if eligible.sum() < site.min_cell_count:
         return {}
-    predicted, actual = predict(to_examples(site.test)), site.test.y
-    min_cell_count = 0 if is_exact else site.min_cell_count
-    counts: dict[EvaluationGroup, GroupCounts] = {}
+    predicted, actual, weights = predict(to_examples(site.test)), site.test.y, site.test.weights
+    min_cell_count, counts = 0 if is_exact else site.min_cell_count, dict[EvaluationGroup, GroupCounts]()
     for group, rows in evaluation_groups(site, eligible, is_exact=is_exact):
-        counts[group] = count_predictions(predicted[rows], actual[rows], federation, min_cell_count)
+        row_weights = None if weights is None else weights[rows]
+        arrays = predicted[rows], actual[rows]
+        counts[group] = count_predictions(*arrays, federation, min_cell_count, row_weights)
     return counts
 
 
@@ -177,11 +180,15 @@ def _reveals_small_counts(
 
 
 def count_predictions(
-    predicted: NDArray[Any], actual: NDArray[Any], federation: EvaluationTarget, min_cell_count: int
+    predicted: NDArray[Any],
+    actual: NDArray[Any],
+    federation: EvaluationTarget,
+    min_cell_count: int,
+    weights: NDArray[np.float64] | None = None,
 ) -> GroupCounts:
     """Return evaluation counts of predictions: histograms of probabilities, error or concordance sums.
 
-    They may be released with this `min_cell_count`; with 0 they are exact.
+    They may be released with this `min_cell_count`; with 0 they are exact, and have the weights of the subjects.
     """
     if is_survival_label(actual):
         return sum_pairs(predicted, actual, min_cell_count)
@@ -190,11 +197,9 @@ def count_predictions(
         values = np.asarray(actual, np.float64) * std + mean
         sums = sum_errors(predicted.reshape(-1).astype(np.float64) * std + mean, values, centre=mean)
         return releasable_sums(sums) if min_cell_count else sums
-    bins = BINS if min_cell_count else 0
-    histograms = [
-        count_scores(np.clip(predicted[:, i], 0, 1), actual == i, bins=bins)
-        for i in case_classes(federation.classes)
-    ]
+    form: dict[str, Any] = {"bins": BINS} if min_cell_count else {"weights": weights}
+    cases = case_classes(federation.classes)
+    histograms = [count_scores(np.clip(predicted[:, i], 0, 1), actual == i, **form) for i in cases]
     return [_merge_small_bins(h, min_cell_count) for h in histograms] if min_cell_count else histograms
 
 
@@ -294,7 +299,7 @@ def _validation_counts(
         if eligible.any():
             data = to_examples(select_rows(validation, eligible))
             predicted = model.score(vector, data, local.get(site.name)).predictions[:, 1]
-            histograms.append(count_scores(np.clip(predicted, 0, 1), data.y))
+            histograms.append(count_scores(np.clip(predicted, 0, 1), data.y, weights=data.weights))
     return histograms
 
 
@@ -337,16 +342,14 @@ def evaluate_counts(
         "rows": rows,
         "curves": curves,
         "recalibration": (
-            {name: _no_recalibration("not released") for name in models} if len(classes) == 2 else {}
+            {name: _NO_RECALIBRATION | {"status": "not released"} for name in models}
+            if len(classes) == 2
+            else {}
         ),
         "min_cell_count": min_cell_count,
         "is_exact": is_exact,
         **({"concordance_pairs": "within sites"} if learning.task == "survival" else {}),
     }
-
-
-def _no_recalibration(status: str) -> dict[str, Any]:
-    return {"intercept": None, "slope": None, "status": status, "test": None}
 
 
 def _recalibration(
@@ -360,12 +363,12 @@ def _recalibration(
         level: Confidence level.
     """
     if not validation or not has_enough_cases(counts := merge_histograms(validation), MIN_CLASS_COUNT):
-        return _no_recalibration("too few")
+        return _NO_RECALIBRATION | {"status": "too few"}
     line = recalibration(counts)
     values = {key: value if math.isfinite(value) else None for key, value in asdict(line).items()}
     calibration = None
     if line.is_applicable and test and has_enough_cases(merged := merge_histograms(test), MIN_CLASS_COUNT):
-        corrected = ScoreHistogram(line.apply(merged.scores), merged.cases, merged.controls)
+        corrected = replace(merged, scores=line.apply(merged.scores))
         estimates = evaluate_classifier(corrected, resamples=0, level=level)
         calibration = _to_json_value(estimates, ["calibration slope", "calibration intercept"])
     return {**values, "status": line.status, "test": calibration}
@@ -476,7 +479,7 @@ def evaluate_group(
 
 def has_enough_cases(counts: ScoreHistogram, min_cell_count: int) -> bool:
     """Return whether both cases and controls of an evaluation reach `min_cell_count`."""
-    return bool(min(counts.cases.sum(), counts.controls.sum()) >= min_cell_count)
+    return bool(min(counts.unweighted.cases.sum(), counts.unweighted.controls.sum()) >= min_cell_count)
 
 
 def _curves(counts: ScoreHistogram, min_cell_count: int, metrics: Sequence[str]) -> dict[str, Any]:
@@ -510,10 +513,7 @@ def metric_names(learning: LearningSection) -> list[str]:
 
 def _to_json_value(estimates: Mapping[str, MetricEstimate], names: Sequence[str]) -> dict[str, Any]:
     """Return estimates of the evaluation as JSON values; None for values that are not finite."""
-    return {
-        name: {key: value if math.isfinite(value) else None for key, value in asdict(estimates[name]).items()}
-        for name in names
-    }
+    return {name: estimate_to_json(estimates[name]) for name in names}
 
 
 def _format_count(count: int, min_cell_count: int) -> str:

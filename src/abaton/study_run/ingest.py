@@ -181,6 +181,6 @@ def sort_rows(table: FeatureTable) -> FeatureTable:
     """Return ingested rows in an order that depends only on their content, not on the keys of the pseudonyms."""
     values = np.where(np.isnan(table.x), -np.inf, table.x)
     labels = table.y.T[::-1] if table.is_survival else [table.y]
-    order = np.lexsort((*values.T[::-1], *labels)) if len(table) else np.arange(0)
-    subjects = tuple(table.subjects[i] for i in order)
-    return replace(table, x=table.x[order], y=table.y[order], subjects=subjects)
+    weights = () if table.weights is None else (table.weights,)
+    order = np.lexsort((*weights, *values.T[::-1], *labels)) if len(table) else np.arange(0)
+    return table.select(order, tuple(table.subjects[i] for i in order))

@@ -28,13 +28,12 @@ from abaton.features import (
 from abaton.federation.federation import Federation
 from abaton.federation.participants import LocalSite
 from abaton.metrics.calibration_curve import observed_expected_ratio
-from abaton.metrics.classification import count_scores, evaluate_classifier
-from abaton.metrics.classification_intervals import estimate_auroc
+from abaton.metrics.classification import count_scores, estimate_to_json, evaluate_classifier
 from abaton.metrics.meta_analysis import combine_auroc
 from abaton.store import Store
 from abaton.study import LearningSection, Study
 from abaton.study_run.consented_learner import select_rows, to_examples
-from abaton.study_run.prediction_performance import estimate_to_json, has_enough
+from abaton.study_run.prediction_performance import has_enough
 from abaton.study_run.preparation import MIN_SITES, PreparedSite, PreparedSites, SplitTable
 
 _MAX_NAME = 120
@@ -121,13 +120,16 @@ def validate_by_site(
         probabilities = _predict_omitted(
             learning, prepared, (omitted, split), others, subjects, profiles, seed, name
         )
-        counts = count_scores(probabilities, labels)
-        estimates.append(estimate_auroc(counts.cases, counts.controls))
+        weights = split.table.without(frozenset(split.table.subjects) - used).weights
+        counts = count_scores(probabilities, labels, weights=weights)
+        estimates.append(counts.auroc_estimate())
         metrics = evaluate_classifier(counts, resamples=0, level=level)
         row["metrics"] = {
             "auroc": estimate_to_json(metrics["auroc"]),
             "calibration_slope": estimate_to_json(metrics["calibration slope"]),
-            "observed_expected": estimate_to_json(observed_expected_ratio(probabilities, labels, level)),
+            "observed_expected": estimate_to_json(
+                observed_expected_ratio(probabilities, labels, level, weights)
+            ),
         }
     combined = combine_auroc(estimates, level)
     return {"sites": sites, "auroc": None if combined is None else asdict(combined)}

@@ -159,7 +159,7 @@ def explain_at_site(
         return f"fewer than {site.min_cell_count} subjects to test"
     counts = evaluate_at_site(site, federation, model, vector, subjects, local, is_exact=is_exact)
     data, min_cell_count = to_examples(site.test), 0 if is_exact else site.min_cell_count
-    rows = Examples(data.x[eligible], data.y[eligible])
+    rows = data.select(eligible)
 
     def predict(x: NDArray[Any]) -> NDArray[Any]:
         return model.score(vector, Examples(x, rows.y), local).predictions
@@ -171,6 +171,7 @@ def explain_at_site(
                 rows.y,
                 federation,
                 min_cell_count,
+                rows.weights,
             )
             for repeat in range(section.permutation_repeats)
         ]

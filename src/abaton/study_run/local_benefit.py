@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ from abaton.errors import SettingsError
 from abaton.federation.run import COMMUNITY
 from abaton.layout import Vector
 from abaton.learners.personalisation import PersonalModel, personalise_model
-from abaton.metrics.classification import MetricEstimate
+from abaton.metrics.classification import MetricEstimate, estimate_to_json
 from abaton.metrics.meta_analysis import weighted_difference
 from abaton.metrics.paired_bootstrap import (
     ModelComparison,
@@ -103,7 +103,7 @@ class ModelBenefit:
     def to_row(self) -> dict[str, Any]:
         """Return a model's local benefit as JSON values; None for values that are not finite."""
         estimates = {
-            name: list(_estimate_to_json(getattr(self, name)).values())
+            name: list(estimate_to_json(getattr(self, name)).values())
             for name in ("value", "gain_over_local_only", "gain_over_community")
         }
         return {**estimates, "selected": dict(self.selected)}
@@ -237,7 +237,9 @@ def _compare(
     if classes:
         cases, specificity = case_classes(classes), learning.evaluation.specificity
         statistics = {
-            model_name: probability_statistic(probabilities, test.y, cases, name, specificity=specificity)
+            model_name: probability_statistic(
+                probabilities, test.y, cases, name, specificity=specificity, row_weights=test.weights
+            )
             for model_name, probabilities in predictions.items()
         }
     else:
@@ -287,7 +289,7 @@ def _with_site_estimates(
     names = {(COMMUNITY, site): (site, COMMUNITY) for site in benefits}
     names |= {(local_only_name(site), site): (site, LOCAL_ONLY) for site in benefits}
     estimates = {
-        key: _estimate_to_json(site_benefits[model].value)
+        key: estimate_to_json(site_benefits[model].value)
         for key, (site, model) in names.items()
         if (site_benefits := benefits[site].benefits) is not None
     }
@@ -322,7 +324,7 @@ def local_benefit_results(learning: LearningSection, benefits: Mapping[str, Site
                 "difference": community.gain_over_local_only,
             }
             sites[site] = {
-                **{name: _estimate_to_json(estimate) for name, estimate in pair.items()},
+                **{name: estimate_to_json(estimate) for name, estimate in pair.items()},
                 "baseline": baseline_kind(benefit.benefits[LOCAL_ONLY].selected),
             }
     overall = _overall_difference(benefits, learning.evaluation.confidence_level)
@@ -343,7 +345,7 @@ def _overall_difference(benefits: Mapping[str, SiteBenefit], level: float) -> di
         return None
     differences, errors, counts = zip(*known, strict=True)
     return {
-        **_estimate_to_json(weighted_difference(differences, errors, counts, level)),
+        **estimate_to_json(weighted_difference(differences, errors, counts, level)),
         "sites": len(known),
     }
 
@@ -364,14 +366,14 @@ def personalisation_results(
 
     def improvement(estimate: MetricEstimate) -> dict[str, Any]:
         negated = MetricEstimate(-estimate.value, -estimate.high, -estimate.low)
-        return {"metric": metric, **_estimate_to_json(negated if metric in _LOWER_IS_BETTER else estimate)}
+        return {"metric": metric, **estimate_to_json(negated if metric in _LOWER_IS_BETTER else estimate)}
 
     rows = [
         {
             "site": site,
             "model": model,
             "selected": dict(model_benefit.selected),
-            "metrics": {metric: _estimate_to_json(model_benefit.value)},
+            "metrics": {metric: estimate_to_json(model_benefit.value)},
             "subjects": subjects.get(site, "–"),
             "gain_over_local_only": improvement(model_benefit.gain_over_local_only),
             "gain_over_community": improvement(model_benefit.gain_over_community),
@@ -382,10 +384,6 @@ def personalisation_results(
     ]
     excluded = {site: benefit.reason for site, benefit in benefits.items() if benefit.reason}
     return {"rows": rows, "excluded_sites": excluded}
-
-
-def _estimate_to_json(estimate: MetricEstimate) -> dict[str, float | None]:
-    return {key: value if math.isfinite(value) else None for key, value in asdict(estimate).items()}
 
 
 def personal_models_path(folder: Path, name: str) -> Path:

@@ -22,8 +22,7 @@ from abaton.metrics.calibration_curve import (
     observed_expected_ratio,
     smooth_calibration,
 )
-from abaton.metrics.classification import MetricEstimate, count_scores, evaluate_classifier
-from abaton.metrics.classification_intervals import estimate_auroc
+from abaton.metrics.classification import ScoreHistogram, count_scores, estimate_to_json, evaluate_classifier
 from abaton.metrics.meta_analysis import auroc_difference, combine_auroc
 from abaton.models import Model
 from abaton.study_run.consented_learner import to_examples
@@ -42,12 +41,29 @@ class HeldOutPredictions:
         labels: 1 for a case, 0 for a control.
         sites: Site of each subject.
         groups: For each grouping input of the evaluation, the group of each subject.
+        weights: Inverse probability of censoring weight of each subject; None if all are 1.
     """
 
     probabilities: NDArray[np.float64]
     labels: NDArray[np.int64]
     sites: NDArray[np.object_]
     groups: Mapping[str, NDArray[np.object_]]
+    weights: NDArray[np.float64] | None = None
+
+    def counts(self, members: NDArray[np.bool_]) -> ScoreHistogram:
+        """Return the score histogram of some subjects, for their performance."""
+        return count_scores(
+            self.probabilities[members], self.labels[members], weights=self.weights_of(members)
+        )
+
+    def weights_of(self, members: NDArray[np.bool_]) -> NDArray[np.float64] | None:
+        """Return the weights of some subjects, for their performance."""
+        return None if self.weights is None else self.weights[members]
+
+    def observed_expected(self, members: NDArray[np.bool_], level: float) -> dict[str, float | None]:
+        """Return the ratio of observed to expected cases of some subjects, a part of their performance."""
+        arrays = self.probabilities[members], self.labels[members]
+        return estimate_to_json(observed_expected_ratio(*arrays, level, self.weights_of(members)))
 
 
 def predict_test_rows(
@@ -59,6 +75,7 @@ def predict_test_rows(
 ) -> HeldOutPredictions:
     """Return the predictions of the test rows of all sites, of subjects that may be used, for their performance."""
     probabilities, labels, sites = [], [], []
+    weights = []
     groups: dict[str, list[NDArray[np.object_]]] = {}
     for site in prepared.sites:
         eligible = np.array([subject in subjects[site.name] for subject in site.test.subjects], bool)
@@ -68,6 +85,7 @@ def predict_test_rows(
         predicted = model.score(vector, data, local.get(site.name)).predictions[:, 1]
         probabilities.append(np.clip(np.asarray(predicted, np.float64), 0, 1)[eligible])
         labels.append(np.asarray(data.y, np.int64)[eligible])
+        weights.append((np.ones(len(data)) if data.weights is None else data.weights)[eligible])
         sites.append(np.full(int(eligible.sum()), site.name, object))
         for name, names in site.groups.items():
             groups.setdefault(name, []).append(np.array(names, object)[eligible])
@@ -77,6 +95,7 @@ def predict_test_rows(
         np.concatenate([np.empty(0, np.int64), *labels]),
         np.concatenate([empty, *sites]),
         {name: np.concatenate(parts) for name, parts in groups.items()},
+        np.concatenate(weights) if any((part != 1).any() for part in weights) else None,
     )
 
 
@@ -94,9 +113,9 @@ def performance_results(test: HeldOutPredictions, level: float) -> dict[str, Any
 def _calibration(test: HeldOutPredictions, level: float) -> dict[str, Any] | None:
     if not has_enough(test.labels):
         return None
-    curve = smooth_calibration(test.probabilities, test.labels, level=level)
-    ratio = observed_expected_ratio(test.probabilities, test.labels, level)
-    result: dict[str, Any] = {"observed_expected": estimate_to_json(ratio), "curve": None}
+    curve = smooth_calibration(test.probabilities, test.labels, level=level, weights=test.weights)
+    everyone = np.ones(len(test.labels), bool)
+    result: dict[str, Any] = {"observed_expected": test.observed_expected(everyone, level), "curve": None}
     if curve is not None:
         names = ("predicted", "observed", "low", "high")
         result["curve"] = {name: getattr(curve, name).tolist() for name in names}
@@ -111,15 +130,14 @@ def site_heterogeneity(test: HeldOutPredictions, level: float) -> dict[str, Any]
     estimates = []
     for name in sorted(set(test.sites.tolist())):
         members = test.sites == name
-        probabilities, labels = test.probabilities[members], test.labels[members]
-        if not has_enough(labels):
+        if not has_enough(test.labels[members]):
             sites[name] = None
             continue
-        counts = count_scores(probabilities, labels)
-        estimates.append(estimate_auroc(counts.cases, counts.controls))
+        counts = test.counts(members)
+        estimates.append(counts.auroc_estimate())
         sites[name] = {
             "auroc": estimate_to_json(evaluate_classifier(counts, resamples=0, level=level)["auroc"]),
-            "observed_expected": estimate_to_json(observed_expected_ratio(probabilities, labels, level)),
+            "observed_expected": test.observed_expected(members, level),
         }
     combined = combine_auroc(estimates, level)
     return {"sites": sites, "auroc": None if combined is None else asdict(combined)}
@@ -130,7 +148,9 @@ def _decision(test: HeldOutPredictions, level: float) -> dict[str, Any] | None:
     if not has_enough(test.labels):
         return None
     last = min(99, max(2, math.ceil(100 * float(test.probabilities.max()))))
-    curve = decision_curve(test.probabilities, test.labels, np.arange(1, last + 1) / 100, level=level)
+    curve = decision_curve(
+        test.probabilities, test.labels, np.arange(1, last + 1) / 100, level=level, weights=test.weights
+    )
     return {
         name: getattr(curve, name).tolist() for name in ("thresholds", "model", "low", "high", "treat_all")
     }
@@ -144,16 +164,13 @@ def group_differences(test: HeldOutPredictions, level: float) -> list[dict[str, 
             members = groups == group
             row: dict[str, Any] = {"group": f"{name}: {group}", "grouping": name}
             if has_enough(test.labels[members]) and has_enough(test.labels[~members]):
-                counts = [
-                    count_scores(test.probabilities[part], test.labels[part]) for part in (members, ~members)
-                ]
+                counts = [test.counts(part) for part in (members, ~members)]
                 estimates = [evaluate_classifier(part, resamples=0, level=level)["auroc"] for part in counts]
-                ratio = observed_expected_ratio(test.probabilities[members], test.labels[members], level)
                 row |= {
                     "auroc": estimate_to_json(estimates[0]),
                     "others": estimate_to_json(estimates[1]),
                     "difference": estimate_to_json(auroc_difference(*estimates)),
-                    "observed_expected": estimate_to_json(ratio),
+                    "observed_expected": test.observed_expected(members, level),
                 }
             rows.append(row)
     return rows
@@ -163,8 +180,3 @@ def has_enough(labels: NDArray[np.int64]) -> bool:
     """Return whether there are enough cases and controls for a performance result."""
     cases = int(labels.sum())
     return min(cases, len(labels) - cases) >= MIN_CASES
-
-
-def estimate_to_json(estimate: MetricEstimate) -> dict[str, float | None]:
-    """Return an estimate of performance as JSON values; None for values that are not finite."""
-    return {key: value if math.isfinite(value) else None for key, value in asdict(estimate).items()}

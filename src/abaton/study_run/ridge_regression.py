@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
-Fit = Callable[[Floats, Floats, float], Floats]
+Fit = Callable[[Floats, Floats, float, Floats | None], Floats]
 
 PENALTIES = (1000.0, 300.0, 100.0, 30.0, 10.0, 3.0, 1.0, 0.3)
 """Candidates of the penalty: the loss is the sum over subjects plus half the penalty times the squared weights."""
@@ -58,7 +58,12 @@ class SplineRegression:
 
 
 def fit_spline_regression(
-    x: NDArray[Any], y: NDArray[Any], columns: Sequence[str], class_count: int, folds: NDArray[np.int64]
+    x: NDArray[Any],
+    y: NDArray[Any],
+    columns: Sequence[str],
+    class_count: int,
+    folds: NDArray[np.int64],
+    weights: NDArray[np.floating] | None = None,
 ) -> SplineRegression:
     """Fit a penalised spline regression with the penalty of the least cross-validated loss.
 
@@ -68,6 +73,7 @@ def fit_spline_regression(
         columns: Names of the columns; of declared splines they are those of :func:`declared_splines`.
         class_count: Number of classes; 0 for values.
         folds: Fold of each row, from :func:`stratified_folds`.
+        weights: Weight of each row in the loss; 1 if not given. They do not change knots and standardisation.
     """
     knots = choose_knots(x, columns)
     expanded = spline_columns(x, knots)
@@ -75,17 +81,27 @@ def fit_spline_regression(
     std = np.where(std > 0, std, 1.0)
     z, is_classification = (expanded - mean) / std, class_count > 0
     targets = _targets(y, class_count)
+    row_weights = None if weights is None else np.asarray(weights, np.float64)
     losses = dict.fromkeys(PENALTIES, 0.0)
     for fold in np.unique(folds) if len(np.unique(folds)) > 1 else ():
         is_held_out = folds == fold
         for penalty in PENALTIES:
             coefficients = _fit(
-                z[~is_held_out], targets[:, ~is_held_out], penalty, is_classification=is_classification
+                z[~is_held_out],
+                targets[:, ~is_held_out],
+                None if row_weights is None else row_weights[~is_held_out],
+                penalty,
+                is_classification=is_classification,
             )
             predicted = _predict(coefficients, z[is_held_out], is_classification=is_classification)
-            losses[penalty] += prediction_loss(predicted, y[is_held_out], class_count)
+            losses[penalty] += prediction_loss(
+                predicted,
+                y[is_held_out],
+                class_count,
+                None if row_weights is None else row_weights[is_held_out],
+            )
     penalty = min(losses, key=losses.__getitem__)  # of equal losses the largest penalty
-    coefficients = _fit(z, targets, penalty, is_classification=is_classification)
+    coefficients = _fit(z, targets, row_weights, penalty, is_classification=is_classification)
     return SplineRegression(knots, mean, std, coefficients, is_classification, penalty, losses[penalty])
 
 
@@ -104,16 +120,19 @@ def stratified_folds(y: NDArray[Any], rng: np.random.Generator) -> NDArray[np.in
     return folds
 
 
-def prediction_loss(predicted: NDArray[Any], y: NDArray[Any], class_count: int) -> float:
-    """Return the loss of a regression's predictions, summed over rows: log-loss, or squared error.
+def prediction_loss(
+    predicted: NDArray[Any], y: NDArray[Any], class_count: int, weights: NDArray[np.floating] | None = None
+) -> float:
+    """Return the loss of a regression's predictions, summed over rows with their weights: log-loss, or squared error.
 
     >>> round(prediction_loss(np.array([[0.5, 0.5]]), np.array([1]), 2), 4)
     0.6931
     """
     if not class_count:
-        return float(((predicted.reshape(-1).astype(np.float64) - y) ** 2).sum())
-    of_label = predicted[np.arange(len(y)), y].astype(np.float64)
-    return float(-np.log(np.clip(of_label, MIN_PROBABILITY, 1.0)).sum())
+        losses = (predicted.reshape(-1).astype(np.float64) - y) ** 2
+    else:
+        losses = -np.log(np.clip(predicted[np.arange(len(y)), y].astype(np.float64), MIN_PROBABILITY, 1.0))
+    return float((losses if weights is None else losses * weights).sum())
 
 
 def declared_splines(columns: Sequence[str]) -> frozenset[str]:
@@ -153,7 +172,7 @@ def spline_columns(x: NDArray[Any], knots: Sequence[tuple[float, float, float] |
     return np.stack(columns, axis=1) if columns else np.empty((len(x), 0))
 
 
-def fit_logistic(z: Floats, y: Floats, penalty: float) -> Floats:
+def fit_logistic(z: Floats, y: Floats, penalty: float, weights: Floats | None = None) -> Floats:
     """Return intercept and weights of a ridge-penalised logistic regression by Newton's method with step halving.
 
     With one class only, the weights are 0 and the intercept is that of half a subject of the other class.
@@ -162,20 +181,21 @@ def fit_logistic(z: Floats, y: Floats, penalty: float) -> Floats:
         ArithmeticError: The iteration did not converge.
     """
     design, ridge = np.column_stack([np.ones(len(z)), z]), np.append(0.0, np.full(z.shape[1], penalty))
-    fraction = (y.sum() + 0.5) / (len(y) + 1)
+    w = np.ones(len(y)) if weights is None else weights
+    fraction = ((w * y).sum() + 0.5) / (w.sum() + 1)
     coefficients = np.append(np.log(fraction / (1 - fraction)), np.zeros(z.shape[1]))
     if y.min() == y.max():
         return coefficients
 
     def loss(candidate: Floats) -> float:
         log_odds = design @ candidate
-        return float(np.logaddexp(0, log_odds).sum() - y @ log_odds + 0.5 * ridge @ candidate**2)
+        return float((w * np.logaddexp(0, log_odds)).sum() - (w * y) @ log_odds + 0.5 * ridge @ candidate**2)
 
     current = loss(coefficients)
     for _ in range(_NEWTON_STEPS):
         probabilities = 0.5 * (1 + np.tanh(0.5 * (design @ coefficients)))
-        gradient = design.T @ (probabilities - y) + ridge * coefficients
-        curvature = (design.T * (probabilities * (1 - probabilities))) @ design + np.diag(ridge)
+        gradient = design.T @ (w * (probabilities - y)) + ridge * coefficients
+        curvature = (design.T * (w * probabilities * (1 - probabilities))) @ design + np.diag(ridge)
         step = np.linalg.solve(curvature, gradient)
         if gradient @ step < _TOLERANCE * max(1.0, abs(current)):
             return coefficients - step
@@ -187,12 +207,14 @@ def fit_logistic(z: Floats, y: Floats, penalty: float) -> Floats:
     raise ArithmeticError("the penalised logistic regression did not converge")
 
 
-def fit_linear(z: Floats, y: Floats, penalty: float) -> Floats:
+def fit_linear(z: Floats, y: Floats, penalty: float, weights: Floats | None = None) -> Floats:
     """Return intercept and weights of a ridge-penalised linear regression on centred columns."""
-    centre, mean = z.mean(0), float(y.mean())
+    w = np.ones(len(y)) if weights is None else weights
+    centre, mean = np.average(z, axis=0, weights=w), float(np.average(y, weights=w))
     centred = z - centre
-    weights = np.linalg.solve(centred.T @ centred + penalty * np.eye(z.shape[1]), centred.T @ (y - mean))
-    return np.append(mean - centre @ weights, weights)
+    scaled = centred.T if weights is None else centred.T * w
+    slopes = np.linalg.solve(scaled @ centred + penalty * np.eye(z.shape[1]), scaled @ (y - mean))
+    return np.append(mean - centre @ slopes, slopes)
 
 
 def _targets(y: NDArray[Any], class_count: int) -> Floats:
@@ -202,9 +224,11 @@ def _targets(y: NDArray[Any], class_count: int) -> Floats:
     return np.stack([y == i for i in ([1] if class_count == 2 else range(class_count))]).astype(np.float64)
 
 
-def _fit(z: Floats, targets: Floats, penalty: float, *, is_classification: bool) -> Floats:
+def _fit(
+    z: Floats, targets: Floats, weights: Floats | None, penalty: float, *, is_classification: bool
+) -> Floats:
     fit: Fit = fit_logistic if is_classification else fit_linear
-    return np.stack([fit(z, target, penalty) for target in targets])
+    return np.stack([fit(z, target, penalty, weights) for target in targets])
 
 
 def _predict(coefficients: Floats, z: Floats, *, is_classification: bool) -> Floats:

@@ -108,7 +108,8 @@ class SiteRunFolder:
             "label": table.label,
             "patient_ids": dict(pending.patient_ids),
         }
-        self._write(self._table, {"x": table.x, "y": table.y}, metadata)
+        arrays = {"x": table.x, "y": table.y}
+        self._write(self._table, arrays | _weight_arrays("weights", table.weights), metadata)
 
     def pending_table(self) -> PendingTable:
         """Return the pending table from the site's run folder."""
@@ -124,6 +125,7 @@ class SiteRunFolder:
             tuple(metadata["subjects"]),
             metadata["min_cell_count"],
             metadata["label"],
+            arrays.get("weights"),
         )
         return PendingTable(table, metadata["patient_ids"])
 
@@ -142,7 +144,12 @@ class SiteRunFolder:
         columns, classes = tuple(metadata["columns"]), tuple(metadata["classes"])
         splits = {
             name: ScaledTable(
-                columns, arrays[f"{name}/x"], arrays[f"{name}/y"], classes, tuple(metadata["subjects"][name])
+                columns,
+                arrays[f"{name}/x"],
+                arrays[f"{name}/y"],
+                classes,
+                tuple(metadata["subjects"][name]),
+                arrays.get(f"{name}/weights"),
             )
             for name in _SPLITS
         }
@@ -201,6 +208,8 @@ class SiteRunFolder:
         splits = {"train": site.rows.train, "validation": site.rows.validation, "test": site.test}
         arrays = {f"{name}/x": split.x for name, split in splits.items()}
         arrays |= {f"{name}/y": split.y for name, split in splits.items()}
+        for name, split in splits.items():
+            arrays |= _weight_arrays(f"{name}/weights", split.weights)
         metadata = {
             "columns": site.test.columns,
             "classes": preparation.classes,
@@ -232,6 +241,11 @@ class SiteRunFolder:
         with safe_open(path, "np") as file:
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
             return arrays, json.loads(file.metadata()["metadata"])
+
+
+def _weight_arrays(name: str, weights: NDArray[Any] | None) -> dict[str, NDArray[Any]]:
+    """Return the weights of rows as they are stored in the run folder: nothing if all are 1."""
+    return {} if weights is None else {name: weights}
 
 
 _MODEL_FILE = "last_model.f32"

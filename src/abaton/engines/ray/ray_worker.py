@@ -68,7 +68,8 @@ def pack_examples(learner: Learner) -> Arrays:
         f"{split}/{axis}": values
         for split, examples in splits.items()
         if examples is not None
-        for axis, values in (("x", examples.x), ("y", examples.y))
+        for axis, values in (("x", examples.x), ("y", examples.y), ("weights", examples.weights))
+        if values is not None
     }
 
 
@@ -200,7 +201,12 @@ def _examples(arrays: Arrays, split: str) -> Examples | None:
     if f"{split}/x" not in arrays:
         return None
     # A copy, since arrays in the object store are read-only, and PyTorch warns about these.
-    return Examples(np.array(arrays[f"{split}/x"]), np.array(arrays[f"{split}/y"]))
+    weights = arrays.get(f"{split}/weights")
+    return Examples(
+        np.array(arrays[f"{split}/x"]),
+        np.array(arrays[f"{split}/y"]),
+        None if weights is None else np.array(weights),
+    )
 
 
 def _committed_steps(sent_steps: int, progress: Any) -> int:
