@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from copy import deepcopy
+from math import fsum
 
 import numpy as np
 
@@ -207,8 +208,6 @@ class InProcess:
 
 
 def clear_sum(values: list[Values]) -> dict[str, list[int] | list[float]]:
-    from math import fsum
-
     return {
         name: [
             fsum(numbers) if vectors[0].dtype.kind == "f" else sum(map(int, numbers))

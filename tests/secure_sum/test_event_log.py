@@ -61,7 +61,18 @@ def test_only_the_owner_can_read_the_file_and_what_is_deleted_is_overwritten(tmp
     assert content[:26] not in file.read_bytes()
 
 
-def test_transactions_exclude_each_other(tmp_path):
+def test_a_transaction_excludes_others_from_its_first_read_on(tmp_path):
+    log = FileLog(tmp_path / "log.db")
+    with log.transaction() as transaction:
+        transaction.append(b"one")
+    with log.transaction() as transaction:
+        assert transaction.events_after(0) == [b"one"]
+        other = sqlite3.connect(log.path, timeout=0)
+        with contextlib.closing(other), pytest.raises(sqlite3.OperationalError, match="locked"):
+            other.execute("BEGIN IMMEDIATE")
+
+
+def test_concurrent_transactions_lose_nothing(tmp_path):
     log = FileLog(tmp_path / "log.db")
 
     def add(count: int) -> None:

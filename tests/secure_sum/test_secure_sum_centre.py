@@ -21,19 +21,23 @@ from tests.secure_sum.in_process import (
     version_digest,
 )
 
-from abaton.errors import RefusedError
+from abaton.errors import RefusedError, SettingsError
 from abaton.secure_sum import (
     KeyAdvertisement,
     KeyDirectory,
     MemoryLog,
     RevealRequest,
+    SiteFaultError,
     SumCentre,
     SumContext,
     SumPhase,
     SumSegment,
     SumSettings,
+    SumSite,
 )
-from abaton.secure_sum.sum_keys import SHARE_BYTES
+from abaton.secure_sum.modular_vectors import ModularSum
+from abaton.secure_sum.sum_keys import SHARE_BYTES, derive_key, self_mask_key, share_digest
+from abaton.secure_sum.sum_rules import check_context
 
 
 def ready(n: int = 4, c: int = 1, **changes: object) -> InProcess:
@@ -183,14 +187,9 @@ def test_one_site_that_is_given_other_settings_makes_the_sum_fail(changes):
     for site in site_names(4)[1:]:
         parties.centre.receive_input(parties.sites[site].mask(context))
     foreign = parties.sites["site-00"].mask(other)
-    from abaton.secure_sum import SiteFaultError
-
     with pytest.raises(SiteFaultError, match="not requested"):
         parties.centre.receive_input(foreign)
     # A centre that ignores its own check still has masks that do not cancel.
-    from abaton.secure_sum.modular_vectors import ModularSum
-    from abaton.secure_sum.sum_keys import derive_key, self_mask_key
-
     total = ModularSum(context.all_segments)
     for site in site_names(4):
         masked = foreign if site == "site-00" else parties.sites[site].mask(context)
@@ -293,6 +292,32 @@ def test_part_of_a_group_is_refused():
     )
 
 
+@pytest.mark.parametrize(("n", "c"), [(6, 1), (7, 1), (9, 1), (10, 3)])
+def test_no_combination_of_allowed_sets_divides_a_group(n, c):
+    """Every allowed set has all or none of a group, so every linear combination of sums is constant on groups."""
+    parties = InProcess(make_settings(n, c)).enrol()
+    directory, names = parties.centre.state.directory, site_names(n)
+    context = parties.begin()
+    allowed = []
+    for chosen_sites in itertools.product((0, 1), repeat=n):
+        lines = tuple(contributor(site) for site, bit in zip(names, chosen_sites, strict=True) if bit)
+        try:
+            check_context(context.model_copy(update={"contributors": lines}), parties.settings, directory)
+        except RefusedError:
+            continue
+        allowed.append(chosen_sites)
+    groups = parties.settings.groups
+    assert len(allowed) == 2 ** len(groups) - 1
+    indicators = np.array(allowed)
+    for group in groups:
+        columns = indicators[:, [names.index(site) for site in group]]
+        assert (columns == columns[:, :1]).all()
+    # Without the rule the difference of two sums shows one site.
+    free = make_settings(n, c, fixed_groups=False)
+    check_context(context, free, directory)
+    check_context(context.model_copy(update={"contributors": context.contributors[1:]}), free, directory)
+
+
 def test_too_few_subjects_of_the_other_sites_are_refused():
     subjects = {"site-00": 1000, "site-01": 60, "site-02": 60, "site-03": 29}
     for min_subjects, holds in [(149, True), (150, False)]:
@@ -378,8 +403,6 @@ def test_a_key_of_small_order_is_refused():
 
 def test_keys_that_the_site_has_not_compared_are_refused():
     """The centre writes the study document, so its list alone is not enough."""
-    from abaton.secure_sum import SumSite
-
     parties = InProcess(make_settings(4)).enrol()
     trusted = {site: key for site, key in parties.settings.sites.items() if site != "site-02"}
     site = SumSite(
@@ -474,8 +497,6 @@ def test_a_foreign_share_says_nothing_about_the_other_context():
     # Only a holder that had not opened the four would give the share of the three.
     with pytest.raises(RefusedError, match="another context"):
         truth.reveal(RevealRequest("site-03", three, (sealed,) * 3))
-    from abaton.secure_sum.sum_keys import share_digest
-
     digest = parties.sites["site-00"].mask(three).share_digests[3]
     assert all(share_digest(three.digest, "site-00", "site-03", share) != digest for share in shares)
 
@@ -523,9 +544,6 @@ def test_without_a_directory_nothing_is_answered():
 
 
 def test_a_key_that_the_study_does_not_list_cannot_take_part():
-    from abaton.errors import SettingsError
-    from abaton.secure_sum import SumSite
-
     settings = make_settings(4)
     with pytest.raises(SettingsError, match="does not list the signing key"):
         SumSite(settings, "site-00", SIGNING_KEYS["site-01"], settings.sites, MemoryLog(), bytes)

@@ -185,6 +185,15 @@ def test_a_site_that_makes_wrong_shares_is_named(changed, n, c):
     assert not [name for name in parties.logs["centre"].inner.attachments if name.startswith("payload")]
 
 
+def test_a_dealer_is_named_by_c_plus_one_holders():
+    parties, context = opening(10, 3, wrong_shares)
+    phases = []
+    for request in parties.centre.requests(context)[:4]:
+        parties.deliver(parties.answer(request))
+        phases.append(parties.centre.phase(context))
+    assert phases == [SumPhase.OPENING] * 3 + [SumPhase.FAILED]
+
+
 def test_holders_cannot_have_an_honest_dealer_named():
     parties, context = opening(10, 3)
     for request in parties.centre.requests(context)[:3]:

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.secure_sum.in_process import (
+    CrashError,
     CrashLog,
     InProcess,
     contributor,
@@ -21,7 +22,8 @@ from tests.secure_sum.in_process import (
     site_names,
 )
 
-from abaton.secure_sum import FileLog, MaskedInput, MemoryLog, SumCentre, SumContext, SumPhase
+from abaton.errors import RefusedError
+from abaton.secure_sum import FileLog, MaskedInput, MemoryLog, RevealRequest, SumCentre, SumContext, SumPhase
 
 
 class Scenario:
@@ -204,8 +206,6 @@ def test_a_crash_in_every_single_transaction(party, when):
 
 
 def _restarted(make):
-    from tests.secure_sum.in_process import CrashError
-
     try:
         return make()
     except CrashError:
@@ -268,9 +268,6 @@ def test_two_processes_of_a_site_share_what_was_opened(tmp_path):
         centre.accept_key(advertisement)
     centre.fix_directory()
     three = centre.begin("train", [contributor(site) for site in site_names(3)], four.segments)
-    from abaton.errors import RefusedError
-    from abaton.secure_sum import RevealRequest
-
     with pytest.raises(RefusedError, match="opened in another context"):
         other.mask(three)
     with pytest.raises(RefusedError, match="has not masked"):

@@ -33,6 +33,8 @@ from abaton.secure_sum import (
     SumSegment,
     SumSite,
 )
+from abaton.secure_sum.modular_vectors import ModularSum
+from abaton.secure_sum.sum_keys import derive_key, self_mask_key
 
 
 @pytest.mark.parametrize(("n", "c"), [(3, 0), (3, 1), (4, 1), (10, 1), (10, 3), (50, 16)])
@@ -263,9 +265,6 @@ def test_self_masks_alone_do_not_open_a_contribution():
         )
     context = parties.centre.begin("train", [contributor(s) for s in settings.sites], [segment])
     masked = {site: parties.sites[site].mask(context) for site in settings.sites}
-    from abaton.secure_sum.modular_vectors import ModularSum
-    from abaton.secure_sum.sum_keys import derive_key, self_mask_key
-
     site = parties.sites["site-00"]
     seed = derive_key(site.state.created.secret, context.digest, b"self-mask", length=31)
     total = ModularSum(context.all_segments)

@@ -243,10 +243,14 @@ def _pack(containers: NDArray[Any], segment: NamedSegment) -> bytes:
     pairs = _joined(numbers, bits)
     fours = _joined(pairs, 2 * bits).astype(np.uint64)
     low, high = fours[0::2], fours[1::2]
-    packed = np.empty((len(low), 2), "<u8")
-    packed[:, 0] = low | (high << np.uint64(4 * bits))
-    packed[:, 1] = high >> np.uint64(64 - 4 * bits)
-    return packed.view(np.uint8)[:, :bits].tobytes()
+    columns = (low | (high << np.uint64(4 * bits))).astype("<u8").view(np.uint8).reshape(-1, 8)
+    packed = np.empty((len(low), bits), np.uint8)
+    for i in range(min(bits, 8)):  # faster than a slice of rows
+        packed[:, i] = columns[:, i]
+    if bits > 8:
+        rest = (high >> np.uint64(64 - 4 * bits)).astype("<u8").view(np.uint8).reshape(-1, 8)
+        packed[:, 8:] = rest[:, : bits - 8]
+    return packed.tobytes()
 
 
 def _joined(numbers: NDArray[Any], bits: int) -> NDArray[Any]:
