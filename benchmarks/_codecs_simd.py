@@ -95,13 +95,13 @@ def _measured() -> list[tuple[str, float]]:
     }
     steps = BLOCK // trellis_search.LANES
     for states, search in trellis_search.SEARCHES.items():
-        places, chosen = aligned(BLOCK // 2).view(np.int16), np.empty(BLOCK, np.uint8)
-        places[:] = np.random.default_rng(0).integers(0, 256, BLOCK)
+        residues, path = aligned(BLOCK // 2).view(np.int16), np.empty(BLOCK, np.uint8)
+        residues[:] = np.random.default_rng(0).integers(0, 256, BLOCK)
         metrics = aligned(3 * trellis_search.LANES * states // 2).view(np.int16)
         decisions, cosets = aligned(steps * states).view(np.uint32), trellis_search.cosets(states)
         pairs[f"trellis search, {states} states"] = (
-            partial(search, places, steps, metrics, decisions, chosen),
-            partial(trellis_fallback.search, places, states, cosets, chosen),
+            partial(search, residues, steps, metrics, decisions, path),
+            partial(trellis_fallback.search, residues, states, cosets, path),
         )
     for b in (1, 2, 3, 4):
         books = codebooks(b, DEFAULT_SHARED_BITS[b])

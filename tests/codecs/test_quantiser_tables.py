@@ -8,7 +8,7 @@ from scipy.special import ndtr, ndtri
 from abaton.codecs import CodecKey, Tcdq, ecdq
 from abaton.codecs.quicfl import DEFAULT_SHARED_BITS, codebooks, reconstruction_table
 from abaton.codecs.quicfl_solver import OUTLIERS, THRESHOLD, error, solve, staircase
-from abaton.codecs.tcdq_rate_model import solve_step, tcdq_rate_model
+from abaton.codecs.tcdq_rate_model import solve_step, trellis_rate_model
 from abaton.layout import Layout, Tensor, TensorRole
 
 PUBLISHED = {1: 1.4654, 2: 0.21355, 3: 0.042638, 4: 0.009513}
@@ -120,7 +120,7 @@ def test_shipped_frequencies_are_valid(bits):
 def test_shipped_trellis_rows_are_valid_at_every_rate(states):
     steps = []
     for units in range(6, 121, 2):
-        model = tcdq_rate_model(units / 20, states)
+        model = trellis_rate_model(units / 20, states)
         assert model.rows.min() >= 1
         assert (model.rows.sum(axis=1) == 1 << 14).all()
         np.testing.assert_array_equal(model.rows, model.rows[::-1, ::-1])
@@ -142,4 +142,4 @@ def test_the_trellis_model_predicts_the_rate(bits, states):
 @pytest.mark.parametrize("states", [8, 64, 256])
 def test_solving_trellis_steps_again_gives_the_shipped_ones(states):
     for bits in (0.4, 0.5, 1, 2, 3.35, 6):
-        assert solve_step(bits, states) == round(tcdq_rate_model(bits, states).step * 1e5)
+        assert solve_step(bits, states) == round(trellis_rate_model(bits, states).step * 1e5)

@@ -20,31 +20,31 @@ STATES, STEPS, TIMES = 8, 16, 150
 Rule = Callable[[np.ndarray], np.ndarray]
 
 
-def viterbi(places: np.ndarray) -> np.ndarray:
+def viterbi(residues: np.ndarray) -> np.ndarray:
     """Choose the closest sequence."""
-    chosen = np.empty(places.size, np.uint8)
-    trellis_fallback.search(places, STATES, cosets(STATES), chosen)
-    return chosen
+    path = np.empty(residues.size, np.uint8)
+    trellis_fallback.search(residues, STATES, cosets(STATES), path)
+    return path
 
 
-def greedy(places: np.ndarray) -> np.ndarray:
+def greedy(residues: np.ndarray) -> np.ndarray:
     """Choose the closer branch in each step, without looking ahead."""
-    table, state, chosen = (
+    table, state, path = (
         cosets(STATES).astype(int),
         np.zeros(LANES, int),
         np.empty((STEPS, LANES), np.uint8),
     )
-    for t, place in enumerate(places.reshape(STEPS, LANES).astype(int)):
+    for t, residue in enumerate(residues.reshape(STEPS, LANES).astype(int)):
         registers = np.stack([state, state + STATES])
-        distance = np.abs((place - 64 * table[registers] + 128) % 256 - 128)
+        distance = np.abs((residue - 64 * table[registers] + 128) % 256 - 128)
         register = registers[distance.argmin(axis=0), np.arange(LANES)]
-        chosen[t], state = table[register], register >> 1
-    return chosen.ravel()
+        path[t], state = table[register], register >> 1
+    return path.ravel()
 
 
-def careless(places: np.ndarray) -> np.ndarray:
+def careless(residues: np.ndarray) -> np.ndarray:
     """Choose always the first branch: the worst rule, and still unbiased."""
-    return np.zeros(places.size, np.uint8)
+    return np.zeros(residues.size, np.uint8)
 
 
 def errors(x: np.ndarray, rule: Rule, period: float, seed: int, *, signs: bool = False) -> np.ndarray:
@@ -55,8 +55,8 @@ def errors(x: np.ndarray, rule: Rule, period: float, seed: int, *, signs: bool =
         sign = rng.choice([-1, 1], (STEPS, LANES)) if signs else np.ones((STEPS, LANES))
         y = sign * x[:, None] + dither
         grid = np.floor(64 * y).astype(int)
-        chosen = rule((grid % 256).astype(np.int16).ravel()).reshape(STEPS, LANES).astype(int)
-        point = 4 * ((grid - 64 * chosen + 128) // 256) + chosen
+        path = rule((grid % 256).astype(np.int16).ravel()).reshape(STEPS, LANES).astype(int)
+        point = 4 * ((grid - 64 * path + 128) // 256) + path
         results.append(sign * (point - y))
     return np.concatenate(results, axis=1)
 
@@ -64,14 +64,14 @@ def errors(x: np.ndarray, rule: Rule, period: float, seed: int, *, signs: bool =
 def largest_difference(one: np.ndarray, other: np.ndarray) -> float:
     """Return the largest difference of first, second and neighbours' moments of two samples, in standard errors."""
     differences = []
-    for moment in (
+    for statistic in (
         lambda e: e,
         lambda e: e**2,
         lambda e: e**4,
         lambda e: e[1:] * e[:-1],
         lambda e: e[1:] ** 2 * e[:-1] ** 2,
     ):
-        a, b = moment(one), moment(other)
+        a, b = statistic(one), statistic(other)
         error = np.sqrt(a.var(axis=1) / a.shape[1] + b.var(axis=1) / b.shape[1])
         differences.append(np.max(np.abs(a.mean(axis=1) - b.mean(axis=1)) / np.maximum(error, 1e-12)))
     return float(max(differences))

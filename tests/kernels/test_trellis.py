@@ -15,7 +15,7 @@ import pytest
 import abaton
 from abaton.codecs import CodecKey, Tcdq
 from abaton.codecs.base import KeyPurpose
-from abaton.codecs.tcdq_rate_model import tcdq_rate_model
+from abaton.codecs.tcdq_rate_model import trellis_rate_model
 from abaton.kernels import interleaved_rans, trellis_fallback, trellis_quantiser
 from abaton.kernels.rotation import backward, derive_key, rotate_block
 from abaton.kernels.trellis_search import LANES, SEARCHES, TAPS, cosets
@@ -30,22 +30,22 @@ PROCESSORS = {
 KEY = CodecKey(b"key", "north")
 
 
-def searched(places: np.ndarray, states: int) -> np.ndarray:
+def searched(residues: np.ndarray, states: int) -> np.ndarray:
     """Return the cosets that the vector search chooses."""
-    steps, aligned_places = places.size // LANES, aligned(places.size // 2).view(np.int16)
-    aligned_places[:] = places
+    steps, aligned_residues = residues.size // LANES, aligned(residues.size // 2).view(np.int16)
+    aligned_residues[:] = residues
     metrics, decisions = (
         aligned(3 * LANES * states // 2).view(np.int16),
         aligned(steps * states).view(np.uint32),
     )
-    chosen = np.empty(places.size, np.uint8)
-    SEARCHES[states](aligned_places, steps, metrics, decisions, chosen)
-    return chosen
+    path = np.empty(residues.size, np.uint8)
+    SEARCHES[states](aligned_residues, steps, metrics, decisions, path)
+    return path
 
 
-def costs(places: np.ndarray, chosen: np.ndarray) -> np.ndarray:
-    """Return the cost of each place's distance to its coset, by the definition of the format."""
-    distance = (places.astype(int) - 64 * chosen + 128) % 256 - 128
+def costs(residues: np.ndarray, path: np.ndarray) -> np.ndarray:
+    """Return the cost of each residue's distance to its coset, by the definition of the format."""
+    distance = (residues.astype(int) - 64 * path + 128) % 256 - 128
     return (2 * np.where(distance < 0, -1 - distance, distance) + 1) ** 2 >> 6
 
 
@@ -64,21 +64,21 @@ def paths(states: int, steps: int):
 @pytest.mark.parametrize("states", TAPS)
 def test_no_path_is_closer_than_the_chosen_one(states):
     steps = 12
-    places = np.random.default_rng(states).integers(0, 256, steps * LANES).astype(np.int16)
+    residues = np.random.default_rng(states).integers(0, 256, steps * LANES).astype(np.int16)
     all_paths = np.array(list(paths(states, steps)))
-    found = searched(places, states).reshape(steps, LANES)
-    lanes = places.reshape(steps, LANES)
+    cosets_of_lanes = searched(residues, states).reshape(steps, LANES)
+    lanes = residues.reshape(steps, LANES)
     for lane in range(LANES):
         totals = costs(lanes[:, lane], all_paths).sum(axis=1)
         best = all_paths[totals == totals.min()].tolist()
-        assert found[:, lane].tolist() in best
+        assert cosets_of_lanes[:, lane].tolist() in best
 
 
 @pytest.mark.parametrize("states", TAPS)
 @pytest.mark.parametrize("kind", ["uniform", "zero", "half", "alternating", "two values"])
 def test_scalar_search_chooses_the_same_cosets(states, kind):
     rng, size = np.random.default_rng(1), 4096
-    places = {
+    residues = {
         "uniform": rng.integers(0, 256, size),
         "zero": np.zeros(size),
         "half": np.full(size, 32),  # ties in every step
@@ -86,29 +86,31 @@ def test_scalar_search_chooses_the_same_cosets(states, kind):
         "two values": rng.choice([0, 255], size),
     }[kind].astype(np.int16)
     scalar = np.empty(size, np.uint8)
-    trellis_fallback.search(places, states, cosets(states), scalar)
-    np.testing.assert_array_equal(searched(places, states), scalar)
+    trellis_fallback.search(residues, states, cosets(states), scalar)
+    np.testing.assert_array_equal(searched(residues, states), scalar)
 
 
 @pytest.mark.parametrize("states", TAPS)
 def test_metrics_do_not_overflow_on_the_worst_places(states):
-    """Places far from every coset of one parity, in changing order; exact integers give the same cosets."""
+    """Places opposite from every coset of one parity, in changing order; exact integers give the same cosets."""
     rng, size = np.random.default_rng(2), 1 << 15
-    places = np.repeat(rng.choice([0, 32, 64, 96, 128, 160, 192, 224], size // LANES), LANES).astype(np.int16)
+    residues = np.repeat(rng.choice([0, 32, 64, 96, 128, 160, 192, 224], size // LANES), LANES).astype(
+        np.int16
+    )
     scalar = np.empty(size, np.uint8)
-    trellis_fallback.search(places, states, cosets(states), scalar)
-    np.testing.assert_array_equal(searched(places, states), scalar)
+    trellis_fallback.search(residues, states, cosets(states), scalar)
+    np.testing.assert_array_equal(searched(residues, states), scalar)
 
 
-@pytest.mark.parametrize(("states", "moment"), [(8, 0.0650), (64, 0.0625), (256, 0.0614)])
-def test_the_error_has_the_second_moment_of_the_code(states, moment):
-    places = np.random.default_rng(3).integers(0, 256, 1 << 18).astype(np.int16)
-    distance = ((places + 0.5) / 64 - searched(places, states) + 2) % 4 - 2
-    assert np.mean(distance**2) / 4 == pytest.approx(moment, rel=0.01)
+@pytest.mark.parametrize(("states", "variance"), [(8, 0.260), (64, 0.250), (256, 0.2456)])
+def test_the_error_has_the_variance_of_the_code(states, variance):
+    residues = np.random.default_rng(3).integers(0, 256, 1 << 18).astype(np.int16)
+    distance = ((residues + 0.5) / 64 - searched(residues, states) + 2) % 4 - 2
+    assert np.mean(distance**2) == pytest.approx(variance, rel=0.01)
 
 
 def with_spikes(size: int) -> np.ndarray:
-    """Return an update whose rotation has values far outside the tables."""
+    """Return an update whose rotation has values opposite outside the tables."""
     rotated = aligned(size)
     rotated[:] = np.random.default_rng(4).standard_normal(size)
     rotated[[5, 77, size - 9]] = 40, -25, 11
@@ -124,23 +126,23 @@ def test_scalar_loops_give_the_same_payload_and_values(bits, states):
     update, layout = with_spikes(size), Layout([Tensor("w", (size,), TensorRole.DENSE)])
     payload = codec.encode(update, layout, KEY)
     values = codec.open_payload(payload, layout, KEY).values
-    model, keys = tcdq_rate_model(bits, states), derive_key(KEY.derive(KeyPurpose.DITHER))
+    model, keys = trellis_rate_model(bits, states), derive_key(KEY.derive(KeyPurpose.DITHER))
     strata, width = model.rows.shape
-    z, kept = aligned(size), values.size // LANES
+    z, step_count = aligned(size), values.size // LANES
     rotation = derive_key(KEY.derive(KeyPurpose.ROTATION))
     _, scale = rotate_block(update, 0, size, z, 0, size, 0, rotation)
-    steps = np.arange(kept)
-    if kept < size // LANES:
-        trellis_quantiser.select_steps(size // LANES, kept, 0, keys, steps)
+    steps = np.arange(step_count)
+    if step_count < size // LANES:
+        trellis_quantiser.select_steps(size // LANES, step_count, 0, keys, steps)
         assert (np.diff(steps) > 0).all()
     coded = z.reshape(-1, LANES)[steps].ravel()
-    grid, places = np.empty(coded.size, np.int64), np.empty(coded.size, np.int16)
-    trellis_fallback.dither_values(coded, np.float32(np.float64(scale) / model.step), 0, keys, grid, places)
-    chosen, symbols = np.empty(coded.size, np.uint8), np.empty(coded.size, np.uint16)
-    trellis_fallback.search(places, states, cosets(states), chosen)
+    grid, residues = np.empty(coded.size, np.int64), np.empty(coded.size, np.int16)
+    trellis_fallback.dither_values(coded, np.float32(np.float64(scale) / model.step), 0, keys, grid, residues)
+    path, symbols = np.empty(coded.size, np.uint8), np.empty(coded.size, np.uint16)
+    trellis_fallback.search(residues, states, cosets(states), path)
     excess = np.empty(coded.size, np.int64)
-    trellis_fallback.take_symbols(grid, chosen, 0, keys, strata, width, symbols, excess)
-    assert kept < size // LANES or np.count_nonzero(excess) >= 2
+    trellis_fallback.take_symbols(grid, path, 0, keys, strata, width, symbols, excess)
+    assert step_count < size // LANES or np.count_nonzero(excess) >= 2
     assert payload[24:-4].endswith(
         interleaved_rans.encode_symbols(symbols, interleaved_rans.rans_table(model.rows))
     )

@@ -27,7 +27,7 @@ from abaton.codecs import index_coding, payload_format
 from abaton.codecs.base import CodecKey, KeyPurpose, check_number
 from abaton.codecs.payload_format import payload_error
 from abaton.codecs.rotated_domain import Blocks, RotatedCodec, check_finite, check_fits_layout, read_norms
-from abaton.codecs.tcdq_rate_model import HIGHEST_RATE, LOWEST_RATE, RATE_UNITS, tcdq_rate_model
+from abaton.codecs.tcdq_rate_model import HIGHEST_RATE, LOWEST_RATE, RATE_UNITS, trellis_rate_model
 from abaton.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class TcdqPayload(NamedTuple):
 def _entropy_table(bits: float, states: int) -> Any:
     from abaton.kernels.interleaved_rans import rans_table
 
-    return rans_table(tcdq_rate_model(bits, states).rows)
+    return rans_table(trellis_rate_model(bits, states).rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +84,8 @@ class Tcdq(RotatedCodec[TcdqPayload]):
             raise SettingsError(
                 f"states={self.states} is not 8, 64 or 256", remedy="choose one of them for states"
             )
+        if self.bits == round(self.bits):
+            object.__setattr__(self, "bits", round(self.bits))  # one spec for 2 and 2.0
 
     def encode(self, update: Vector, layout: Layout, key: CodecKey) -> bytes:
         """Encode the update with TCDQ: rotate, dither, search the trellis and entropy-code the outcomes."""
@@ -92,7 +94,7 @@ class Tcdq(RotatedCodec[TcdqPayload]):
         from abaton.kernels.walsh_hadamard import aligned
 
         update = check_fits_layout(update, layout, key.learner)
-        blocks, model = self.blocks(layout), tcdq_rate_model(self.bits, self.states)
+        blocks, model = self.blocks(layout), trellis_rate_model(self.bits, self.states)
         strata, width = model.rows.shape
         counts = self._coded_counts(blocks)
         largest = int(counts.max(initial=0))
@@ -100,22 +102,22 @@ class Tcdq(RotatedCodec[TcdqPayload]):
         max_outliers = symbols.size // 16 + 1  # squares of a block sum to its size, and outliers are beyond 4
         outlier_indices, excess = np.empty(max_outliers, np.int64), np.empty(max_outliers, np.float32)
         keys = (*derive_key(key.derive(KeyPurpose.ROTATION)), *derive_key(key.derive(KeyPurpose.DITHER)))
-        z, places = aligned(int(blocks.sizes.max(initial=0))), aligned(largest // 2).view(np.int16)
+        z, residues = aligned(int(blocks.sizes.max(initial=0))), aligned(largest // 2).view(np.int16)
         metrics = aligned(3 * LANES * self.states // 2).view(np.int16)
         decisions = aligned(largest // LANES * self.states).view(np.uint32)
-        chosen, chosen_steps = np.empty(largest, np.uint8), np.empty(largest // LANES, np.int64)
+        path, chosen_steps = np.empty(largest, np.uint8), np.empty(largest // LANES, np.int64)
         search = trellis_search.SEARCHES[self.states]
         symbol_count = outliers = 0
         for b, count in enumerate(counts.tolist()):
             steps = count // LANES
             norms[b] = trellis_quantiser.dither_block(
-                update, blocks.table[b], steps, model.step, symbol_count, keys, z, chosen_steps, places
+                update, blocks.table[b], steps, model.step, symbol_count, keys, z, chosen_steps, residues
             )
             if norms[b] == 0 or not np.isfinite(norms[b]):
                 continue
-            search(places, steps, metrics, decisions, chosen)
+            search(residues, steps, metrics, decisions, path)
             outliers = trellis_quantiser.take_symbols(
-                z, count, chosen, symbol_count, keys, strata.bit_length() - 1, width, symbols,
+                z, count, path, symbol_count, keys, strata.bit_length() - 1, width, symbols,
                 outlier_indices, excess, outliers,
             )  # fmt: skip
             symbol_count += count
@@ -158,11 +160,11 @@ class Tcdq(RotatedCodec[TcdqPayload]):
             raise payload_error("its outliers are not a valid list")
         values = np.empty(coded_values, dtype=np.float32)
         if coded_values:
-            model, table = tcdq_rate_model(self.bits, self.states), _entropy_table(self.bits, self.states)
-            rans_states, words = open_code(body[code_start:])
+            model, table = trellis_rate_model(self.bits, self.states), _entropy_table(self.bits, self.states)
+            rans_states, rans_words = open_code(body[code_start:])
             strata, width = model.rows.shape
             if not trellis_quantiser.read(
-                words, rans_states, counts, TAPS[self.states], self.states.bit_length() - 1,
+                rans_words, rans_states, counts, TAPS[self.states], self.states.bit_length() - 1,
                 strata.bit_length() - 1, width, table.intervals, table.guesses,
                 derive_key(key.derive(KeyPurpose.DITHER)), values,
             ):  # fmt: skip
@@ -178,7 +180,7 @@ class Tcdq(RotatedCodec[TcdqPayload]):
         from abaton.kernels.rotation import derive_key
 
         counts = np.where(payload.norms > 0, self._coded_counts(blocks), 0)
-        scale = tcdq_rate_model(self.bits, self.states).step * (blocks.sizes / np.maximum(counts, 1))
+        scale = trellis_rate_model(self.bits, self.states).step * (blocks.sizes / np.maximum(counts, 1))
         chosen_steps = np.empty(int(counts.max(initial=0)) // LANES, np.int64)
         keys = derive_key(key.derive(KeyPurpose.DITHER))
         trellis_quantiser.accumulate(
@@ -187,7 +189,7 @@ class Tcdq(RotatedCodec[TcdqPayload]):
 
     def _coded_counts(self, blocks: Blocks) -> NDArray[np.int64]:
         """Return how many values of each block are coded: all, or a part below 0.4 bits."""
-        share = tcdq_rate_model(self.bits, self.states).sampled_share
+        share = trellis_rate_model(self.bits, self.states).sampled_share
         chunk = LANES * STEPS
         return np.rint(blocks.sizes * share / chunk).astype(np.int64) * chunk
 

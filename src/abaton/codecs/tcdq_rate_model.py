@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import math
-from decimal import ROUND_FLOOR, Context, Decimal
+from decimal import Context, Decimal
 from functools import lru_cache
 from importlib.resources import files
 from typing import NamedTuple
@@ -27,8 +27,8 @@ LOWEST_RATE, DIRECT_RATE, HIGHEST_RATE = 0.3, 0.4, 6.0
 SAMPLED_RATE = 0.5
 """Below ``DIRECT_RATE``, a random part of the rotated values is coded at ``SAMPLED_RATE``: the error is smaller."""
 
-MOMENTS = {8: "0.0650", 64: "0.0625", 256: "0.0614"}
-"""Normalised second moment G of the trellis codes by number of states; 1/12 without a trellis."""
+ERROR_VARIANCES = {8: "0.2600", 64: "0.2500", 256: "0.2456"}
+"""Variance 4·G of the error of the trellis codes, in grid units, by number of states; 1/3 without a trellis."""
 
 _UNIFORM_PART = {8: 0.70, 64: 0.59, 256: 0.54}
 """Half width of the uniform part of the trellis error, fitted to its histogram; its kurtosis is 2.55, 2.68, 2.76."""
@@ -64,7 +64,7 @@ def frequencies(step_units: int, states: int, strata: int) -> Frequencies:
     """
     context = _CONTEXT
     variance = context.add(
-        context.divide(Decimal(_STEP_UNIT**2), Decimal(step_units**2)), 4 * Decimal(MOMENTS[states])
+        context.divide(Decimal(_STEP_UNIT**2), Decimal(step_units**2)), Decimal(ERROR_VARIANCES[states])
     )
     half = math.ceil(_MAX_DEVIATION * math.sqrt(variance) / 2) + 1
     rows = np.empty((strata, 2 * half), np.int64)
@@ -85,7 +85,7 @@ def _integers(weights: list[Decimal]) -> list[int]:
     for weight in weights:
         total = context.add(total, weight)
     shares = [context.divide(context.multiply(weight, Decimal(spare)), total) for weight in weights]
-    counts = [int(share.to_integral_value(ROUND_FLOOR, context)) for share in shares]
+    counts = [int(share) for share in shares]
     order = sorted(range(len(weights)), key=lambda i: (context.subtract(counts[i], shares[i]), i))
     for i in order[: spare - sum(counts)]:
         counts[i] += 1
@@ -101,7 +101,7 @@ def rate(step_units: int, states: int, strata: int, rows: Frequencies) -> float:
     from scipy.special import ndtr
 
     points, width = 16, _UNIFORM_PART[states]  # values of ν within a stratum
-    spread = math.sqrt((_STEP_UNIT / step_units) ** 2 + 4 * float(MOMENTS[states]) - width**2 / 3)
+    spread = math.sqrt((_STEP_UNIT / step_units) ** 2 + float(ERROR_VARIANCES[states]) - width**2 / 3)
     half = rows.shape[1] // 2
     nu = (np.arange(strata * points) + 0.5) * 2 / (strata * points)
     distances = 2 * np.arange(1 - half, half + 1) - nu[:, None]
@@ -132,10 +132,10 @@ def _shipped_steps() -> dict[str, list[int]]:
 
 
 @lru_cache(maxsize=16)
-def tcdq_rate_model(bits: float, states: int) -> TcdqRateModel:
+def trellis_rate_model(bits: float, states: int) -> TcdqRateModel:
     """Return the rate model of TCDQ for a rate in 20ths of a bit and a number of states.
 
-    >>> model = tcdq_rate_model(2, 64)
+    >>> model = trellis_rate_model(2, 64)
     >>> model.step, model.sampled_share, model.rows.shape
     (0.53429, 1.0, (32, 12))
     """

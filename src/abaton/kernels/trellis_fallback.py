@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from abaton.kernels.jit import inlined, kernel
 from abaton.kernels.simd_fallback import random_bits
-from abaton.kernels.trellis_search import LANES, PLACES, START_METRIC, Bits32, Bytes, Shorts
+from abaton.kernels.trellis_search import LANES, RESIDUES_PER_UNIT, START_METRIC, Bits32, Bytes, Shorts
 from abaton.kernels.walsh_hadamard import Floats
 
 Numbers = NDArray[np.int64]
@@ -31,21 +31,21 @@ def _row(word: Any, parity: Any, strata: Any) -> Any:
 
 @kernel
 def dither_values(
-    z: Floats, inverse: Any, first_value: int, keys: Any, grid: Numbers, places: Shorts
+    z: Floats, inverse: Any, first_value: int, keys: Any, grid: Numbers, residues: Shorts
 ) -> None:
-    """Scalar fallback: write ⌊64·y⌋ of dithered values to ``grid``, and modulo 256 to ``places``."""
+    """Scalar fallback: write ⌊64·y⌋ of dithered values to ``grid``, and modulo 256 to ``residues``."""
     for i in range(z.size):
         word = random_bits(first_value + i, keys)
         sign = np.float32(-1.0) if word & np.uint32(1) else np.float32(1.0)
         shifted = sign * (z[i] * inverse) + _dither(word)
-        grid[i] = np.int64(np.floor(np.float64(shifted) * PLACES))
-        places[i] = np.int16(grid[i] % 256)
+        grid[i] = np.int64(np.floor(np.float64(shifted) * RESIDUES_PER_UNIT))
+        residues[i] = np.int16(grid[i] % 256)
 
 
 @kernel
-def search(places: Shorts, states: int, cosets: Bytes, chosen: Bytes) -> None:
-    """Scalar fallback: write the cosets of the sequence closest to the places, one lane after another."""
-    steps = places.size // LANES
+def search(residues: Shorts, states: int, cosets: Bytes, path: Bytes) -> None:
+    """Scalar fallback: write the cosets of the sequence closest to the residues, one lane after another."""
+    steps = residues.size // LANES
     decisions, metrics, following = (
         np.empty((steps, states), np.uint8),
         np.empty(states, np.int64),
@@ -57,7 +57,9 @@ def search(places: Shorts, states: int, cosets: Bytes, chosen: Bytes) -> None:
         metrics[0] = 0
         for t in range(steps):
             for coset in range(4):
-                distance = (np.int64(places[t * LANES + lane]) - PLACES * coset + 128) % 256 - 128
+                distance = (
+                    np.int64(residues[t * LANES + lane]) - RESIDUES_PER_UNIT * coset + 128
+                ) % 256 - 128
                 folded = distance if distance >= 0 else -1 - distance
                 costs[coset] = (2 * folded + 1) ** 2 // 64
             for state in range(states):
@@ -70,21 +72,21 @@ def search(places: Shorts, states: int, cosets: Bytes, chosen: Bytes) -> None:
         state = int(np.argmin(metrics))
         for t in range(steps - 1, -1, -1):
             register = 2 * state + decisions[t, state]
-            chosen[t * LANES + lane] = cosets[register]
+            path[t * LANES + lane] = cosets[register]
             state = register % states
 
 
 @kernel
 def take_symbols(
-    grid: Numbers, chosen: Bytes, first_value: int, keys: Any, strata: int, width: int, symbols: NDArray[np.uint16],
+    grid: Numbers, path: Bytes, first_value: int, keys: Any, strata: int, width: int, symbols: NDArray[np.uint16],
     excess: Numbers,
 ) -> None:  # fmt: skip
-    """Scalar fallback: write the symbols of trellis points, and how far they are beyond the table, in grid steps."""
+    """Scalar fallback: write the symbols of trellis points, and their distance beyond the table."""
     for i in range(grid.size):
-        word, coset = random_bits(first_value + i, keys), np.int64(chosen[i])
-        parity, whole = coset % 2, np.int64(word) >> 30
-        point = 4 * ((grid[i] - PLACES * coset + 128) // 256) + coset
-        outcome = (point - parity) // 2 - (whole - parity) // 2 + width // 2 - 1
+        word, coset = random_bits(first_value + i, keys), np.int64(path[i])
+        parity, integer_part = coset % 2, np.int64(word) >> 30
+        point = 4 * ((grid[i] - RESIDUES_PER_UNIT * coset + 128) // 256) + coset
+        outcome = (point - parity) // 2 - (integer_part - parity) // 2 + width // 2 - 1
         inside, excess[i] = outcome, 0
         while inside < 0:
             inside += 2
@@ -105,10 +107,10 @@ def decode_symbols(
     state = np.zeros(LANES, np.int64)
     for i in range(symbols.size):
         word, coset = random_bits(first_value + i, keys), np.int64(cosets[state[i % LANES]])
-        parity, whole = coset % 2, np.int64(word) >> 30
+        parity, integer_part = coset % 2, np.int64(word) >> 30
         row = _row(word, parity, strata)
         outcome = np.int64(symbols[i]) - row * width - (width // 2 - 1)
-        point = 2 * (outcome + (whole - parity) // 2) + parity
+        point = 2 * (outcome + (integer_part - parity) // 2) + parity
         bit = 0 if point % 4 == coset else 1
         state[i % LANES] = (state[i % LANES] + bit * states) // 2
         value = np.float32(point) - _dither(word)

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from abaton.kernels.counter_rng import random_word
-from abaton.kernels.interleaved_rans import Words, decode_step, is_finished
+from abaton.kernels.interleaved_rans import decode_step, is_finished
 from abaton.kernels.jit import inlined, kernel
 from abaton.kernels.rotation import rotate_block
 from abaton.kernels.simd import (
@@ -39,32 +39,32 @@ from abaton.kernels.simd import (
     tools,
     types,
 )
-from abaton.kernels.trellis_search import LANES, PLACES, Bits32, Bytes, Shorts
+from abaton.kernels.trellis_search import LANES, RESIDUES_PER_UNIT, Bits32, Bytes, Shorts
 from abaton.kernels.trellis_search import parity as parity_of
 from abaton.kernels.walsh_hadamard import GROUP, Floats
 
 Int64s = NDArray[np.int64]
-Symbols = NDArray[np.uint16]
+Symbols = NDArray[np.uint16]  # also the words of a rANS code
 
 BYTES = ir.VectorType(ir.IntType(8), WIDTH)
 SHORTS = ir.VectorType(ir.IntType(16), WIDTH)
 
 
 @inlined
-def select_steps(steps: int, kept: int, block_start: int, keys: Any, chosen: Int64s) -> None:
-    """Choose ``kept`` of the ``steps`` trellis steps of a block at random, in ascending order (selection sampling)."""
-    needed = kept
+def select_steps(steps: int, step_count: int, block_start: int, keys: Any, chosen_steps: Int64s) -> None:
+    """Choose ``step_count`` of a block's trellis steps at random, in ascending order (selection sampling)."""
+    needed = step_count
     for t in range(steps):
         word = random_word(block_start // LANES + t, keys[0], ~keys[1]) >> np.uint64(32)
         if np.int64((word * np.uint64(steps - t)) >> np.uint64(32)) < needed:
-            chosen[kept - needed] = t
+            chosen_steps[step_count - needed] = t
             needed -= 1
 
 
 def _dither(build: Any, word: Any) -> Any:
     """Return the dither of random words: uniform on (0, 4) and exact in float32."""
-    whole = build.uitofp(build.lshr(word, constant(INTS, 9)), FLOATS)
-    return build.fmul(build.fadd(whole, constant(FLOATS, 0.5)), constant(FLOATS, 2.0**-21))
+    integer_part = build.uitofp(build.lshr(word, constant(INTS, 9)), FLOATS)
+    return build.fmul(build.fadd(integer_part, constant(FLOATS, 0.5)), constant(FLOATS, 2.0**-21))
 
 
 def _with_sign(build: Any, values: Any, word: Any) -> Any:
@@ -82,15 +82,15 @@ def _row(build: Any, word: Any, parity: Any, power: Any) -> Any:
 
 
 @intrinsic
-def _dither_values(_: Any, z: Any, index: Any, inverse: Any, vector: Any, keys: Any, places: Any) -> Any:
-    """Add the dither to 16 values; write ⌊64·y⌋ over them, and its lowest 8 bits to ``places``."""
+def _dither_values(_: Any, z: Any, index: Any, inverse: Any, vector: Any, keys: Any, residues: Any) -> Any:
+    """Add the dither to 16 values; write ⌊64·y⌋ over them, and its lowest 8 bits to ``residues``."""
 
     def generate(context: Any, build: Any, signature: Any, args: Any) -> Any:
         value_at, place_at = (pointer(context, build, signature.args[i], args[i], args[1]) for i in (0, 5))
         word = random_bits(build, args[3], *tools.unpack_tuple(build, args[4], 2))
         scaled = build.fmul(load(build, value_at, FLOATS), splat(build, args[2], FLOATS))
         shifted = build.fadd(_with_sign(build, scaled, word), _dither(build, word))
-        shifted = build.fmul(shifted, constant(FLOATS, PLACES))
+        shifted = build.fmul(shifted, constant(FLOATS, RESIDUES_PER_UNIT))
         nearest = build.fptosi(shifted, INTS)  # rounds towards zero
         is_above = build.fcmp_ordered(">", build.sitofp(nearest, FLOATS), shifted)
         number = build.add(nearest, build.sext(is_above, INTS))
@@ -99,31 +99,31 @@ def _dither_values(_: Any, z: Any, index: Any, inverse: Any, vector: Any, keys: 
         return context.get_dummy_value()
 
     long, pair = types.int64, types.UniTuple(types.uint64, 2)
-    return types.void(z, long, types.float32, long, pair, places), generate
+    return types.void(z, long, types.float32, long, pair, residues), generate
 
 
 @kernel
 def dither_block(
-    x: Floats, block: Int64s, kept: int, step: float, first_value: int, keys: Any, z: Floats, chosen_steps: Int64s,
-    places: Shorts,
+    x: Floats, block: Int64s, step_count: int, step: float, first_value: int, keys: Any, z: Floats,
+    chosen_steps: Int64s, residues: Shorts,
 ) -> float:  # fmt: skip
-    """Rotate a block, add the dither; write ⌊64·y⌋ over ``z``, as integers, and its trellis place; return the norm.
+    """Rotate a block, add the dither; write ⌊64·y⌋ over ``z``, as integers, and its trellis residue; return the norm.
 
-    Only ``kept`` steps are quantised; ``first_value`` is the number of values quantised before, for the random stream.
+    Only ``step_count`` steps are quantised; ``first_value`` is the number of values quantised before.
     """
     norm, scale = rotate_block(x, block[0], block[1], z, 0, block[2], block[3] // GROUP, (keys[0], keys[1]))
     if norm == 0.0 or not np.isfinite(norm):
         return norm
     steps = block[2] // LANES
-    if kept < steps:
-        select_steps(steps, kept, block[3], (keys[2], keys[3]), chosen_steps)
-        for i in range(kept):
+    if step_count < steps:
+        select_steps(steps, step_count, block[3], (keys[2], keys[3]), chosen_steps)
+        for i in range(step_count):
             source = chosen_steps[i] * LANES
             for lane in range(LANES):
                 z[i * LANES + lane] = z[source + lane]
     inverse = np.float32(np.float64(scale) / step)
-    for first in range(0, kept * LANES, WIDTH):
-        _dither_values(z, first, inverse, (first_value + first) // WIDTH, (keys[2], keys[3]), places)
+    for first in range(0, step_count * LANES, WIDTH):
+        _dither_values(z, first, inverse, (first_value + first) // WIDTH, (keys[2], keys[3]), residues)
     return norm
 
 
@@ -132,7 +132,7 @@ def _take_symbols(
     _: Any,
     grid: Any,
     index: Any,
-    chosen: Any,
+    path: Any,
     vector: Any,
     keys: Any,
     power: Any,
@@ -155,11 +155,12 @@ def _take_symbols(
         parity = build.and_(coset, one)
         # λ is the integer of the coset closest to the number.
         shifted = build.sub(
-            build.add(number, constant(INTS, 2 * PLACES)), build.mul(coset, constant(INTS, PLACES))
+            build.add(number, constant(INTS, 2 * RESIDUES_PER_UNIT)),
+            build.mul(coset, constant(INTS, RESIDUES_PER_UNIT)),
         )
         point = build.add(build.shl(build.ashr(shifted, constant(INTS, 8)), two), coset)
-        whole = build.ashr(build.sub(build.lshr(word, constant(INTS, 30)), parity), one)
-        outcome = build.sub(build.ashr(build.sub(point, parity), one), whole)
+        integer_part = build.ashr(build.sub(build.lshr(word, constant(INTS, 30)), parity), one)
+        outcome = build.sub(build.ashr(build.sub(point, parity), one), integer_part)
         outcome = build.add(outcome, build.sub(build.lshr(size, one), one))
         store(build, build.bitcast(outcome, FLOATS), number_at)
         symbol = build.add(build.mul(_row(build, word, parity, args[5]), size), outcome)
@@ -168,15 +169,15 @@ def _take_symbols(
         return build.zext(mask_bits(build, outside), LONG)
 
     long, pair = types.int64, types.UniTuple(types.uint64, 2)
-    return types.int64(grid, long, chosen, long, pair, long, long, symbols, long), generate
+    return types.int64(grid, long, path, long, pair, long, long, symbols, long), generate
 
 
 @kernel
 def take_symbols(
-    grid: Floats, count: int, chosen: Bytes, first_value: int, keys: Any, power: int, width: int, symbols: Symbols,
+    grid: Floats, count: int, path: Bytes, first_value: int, keys: Any, power: int, width: int, symbols: Symbols,
     outlier_indices: Int64s, excess: Floats, outliers: int,
 ) -> int:  # fmt: skip
-    """Write the symbols of a block's trellis points; return the number of outliers so far.
+    """Write the symbols of a block's trellis points; return the number of outliers so opposite.
 
     ``power`` is log2 of the rows of the table, ``width`` the outcomes of a row. An outcome beyond the table is
     clamped by a multiple of two, which keeps its coset; the rest becomes an outlier.
@@ -184,7 +185,7 @@ def take_symbols(
     outcomes = grid.view(np.int32)
     for first in range(0, count, WIDTH):
         index, vector = first_value + first, (first_value + first) // WIDTH
-        outside = _take_symbols(grid, first, chosen, vector, (keys[2], keys[3]), power, width, symbols, index)
+        outside = _take_symbols(grid, first, path, vector, (keys[2], keys[3]), power, width, symbols, index)
         if outside != 0:
             for lane in range(WIDTH):
                 if (outside >> lane) & 1 == 0:
@@ -244,8 +245,8 @@ def _advance(
             parity = parity_of(build, build.and_(state, low))
             coset = build.or_(build.shl(parity_of(build, build.and_(state, high)), one), parity)
             outcome = build.sub(build.sub(symbol, build.mul(row, size)), middle)
-            whole = build.ashr(build.sub(build.lshr(word, constant(INTS, 30)), parity), one)
-            point = build.add(build.shl(build.add(outcome, whole), one), parity)
+            integer_part = build.ashr(build.sub(build.lshr(word, constant(INTS, 30)), parity), one)
+            point = build.add(build.shl(build.add(outcome, integer_part), one), parity)
             is_other = build.icmp_unsigned("!=", build.and_(point, constant(INTS, 3)), coset)
             bit = build.shl(build.zext(is_other, INTS), bits)
             store(build, build.lshr(build.or_(state, bit), one), state_at, offset)
@@ -259,14 +260,14 @@ def _advance(
 
 @kernel
 def read(
-    words: Words, rans_states: Bits32, counts: Int64s, taps: Any, state_bits: int, power: int, width: int,
+    rans_words: Symbols, rans_states: Bits32, counts: Int64s, taps: Any, state_bits: int, power: int, width: int,
     intervals: Bits32, guesses: Bits32, keys: Any, values: Floats,
 ) -> bool:  # fmt: skip
-    """Decode the trellis outcomes of blocks to σ·(λ - u); return False unless ``words`` is exactly one code.
+    """Decode the trellis outcomes of blocks to σ·(λ - u); return False unless ``rans_words`` is exactly one code.
 
-    ``counts`` are the values of each block; ``taps`` are h1 and h0 of the code; ``words`` is padded with 32 more.
+    ``counts`` are the values of each block; ``taps`` are h1 and h0 of the code; ``rans_words`` is padded with 32 more.
     """
-    position, end, first_value = 0, words.size - LANES, 0
+    position, end, first_value = 0, rans_words.size - LANES, 0
     states, random = np.empty(LANES, np.uint32), np.empty(LANES, np.uint32)
     rows, symbols = np.empty(LANES, np.uint32), np.empty(LANES, np.uint32)
     for b in range(counts.size):
@@ -274,7 +275,7 @@ def read(
         for first in range(first_value, first_value + counts[b], LANES):
             _decoder_rows(states, first // WIDTH, keys, taps[0], power, random, rows)
             position = decode_step(
-                words, position, rans_states, rows, symbols, 0, intervals, guesses, values.size - first
+                rans_words, position, rans_states, rows, symbols, 0, intervals, guesses, values.size - first
             )
             if position > end:
                 return False
@@ -291,19 +292,19 @@ def accumulate(
     """Add factor · decoded trellis value to the rotated ``total``, for blocks with values and a nonzero factor."""
     first_value = 0
     for b in range(len(blocks)):
-        start, steps, kept, factor = (
+        start, steps, step_count, factor = (
             blocks[b, 3],
             blocks[b, 2] // LANES,
             counts[b] // LANES,
             np.float32(factors[b]),
         )
-        if kept > 0 and factors[b] != 0.0:
-            if kept == steps:
+        if step_count > 0 and factors[b] != 0.0:
+            if step_count == steps:
                 for i in range(counts[b]):
                     total[start + i] += factor * values[first_value + i]
             else:
-                select_steps(steps, kept, start, keys, chosen_steps)
-                for i in range(kept):
+                select_steps(steps, step_count, start, keys, chosen_steps)
+                for i in range(step_count):
                     target, source = start + chosen_steps[i] * LANES, first_value + i * LANES
                     for lane in range(LANES):
                         total[target + lane] += factor * values[source + lane]

@@ -1,11 +1,11 @@
-"""Viterbi search of a trellis code in 32 lanes: the sequence of cosets closest to a sequence of places.
+"""Viterbi search of a trellis code in 32 lanes: the sequence of cosets closest to a sequence of residues.
 
 A trellis code (Ungerboeck 1982) with S = 2^v states is a shift register r = (b << v) | s of a state s and a
 coded bit b; the next state is r >> 1. The register chooses one of the four cosets 4Z + j of the integers,
 j = 2·parity(r & h0) + parity(r & h1). The parity of j follows from the state; b chooses between two cosets at
 distance 2.
 
-Places are numbers modulo 4 in units of 1/64, as integers from 0 to 255. The distance of a place to a coset is
+Residues are numbers modulo 4 in units of 1/64, as integers from 0 to 255. The distance of a residue to a coset is
 folded to g = 0 ... 127 and costs ((2g + 1)²) >> 6. Metrics are 16-bit integers, so the result does not depend
 on the instruction set: a step costs at most 1,016, metrics of two states differ by at most v steps, and that
 of state 0 is subtracted before they can overflow. Ties choose the even predecessor.
@@ -38,7 +38,7 @@ from abaton.kernels.simd import (
 
 LANES = 32
 STEPS = 4  # steps in one call of the search; the steps of a block are a multiple
-PLACES = 64  # places per unit of the grid
+RESIDUES_PER_UNIT = 64  # residues per unit of the grid
 START_METRIC = 16_000  # of all states but 0 before the first step
 TAPS = {8: (0o4, 0o13), 64: (0o24, 0o103), 256: (0o362, 0o515)}
 """Ungerboeck's parity-check taps (h1, h0) of one-dimensional codes, by number of states."""
@@ -72,14 +72,14 @@ def parity(build: Any, value: Any) -> Any:
     return build.and_(value, constant(INTS, 1))
 
 
-def _distances(build: Any, place: Any) -> list[Any]:
-    """Return the trellis metrics of 32 places for the four cosets."""
+def _distances(build: Any, residue: Any) -> list[Any]:
+    """Return the trellis metrics of 32 residues for the four cosets."""
 
     def number(value: int) -> Any:
         return constant(SHORTS, value)
 
     def fold(coset: int) -> Any:
-        shifted = build.and_(build.add(place, number(128 - PLACES * coset)), number(255))
+        shifted = build.and_(build.add(residue, number(128 - RESIDUES_PER_UNIT * coset)), number(255))
         centred = build.sub(shifted, number(128))
         return build.xor(centred, build.ashr(centred, number(15)))
 
@@ -87,15 +87,17 @@ def _distances(build: Any, place: Any) -> list[Any]:
         odd = build.add(build.add(distance, distance), number(1))
         return build.lshr(build.mul(odd, odd), number(6))
 
-    near = [fold(0), fold(1)]
-    far = [build.sub(number(127), distance) for distance in near]  # cosets j and j + 2 are opposite
-    return [metric(distance) for distance in (*near, *far)]
+    folded = [fold(0), fold(1)]
+    opposite = [build.sub(number(127), distance) for distance in folded]  # cosets j and j + 2 are opposite
+    return [metric(distance) for distance in (*folded, *opposite)]
 
 
-def _pass(build: Any, states: int, steps: int, source: Any, target: Any, places: Any, decisions: Any) -> None:
+def _pass(
+    build: Any, states: int, steps: int, source: Any, target: Any, residues: Any, decisions: Any
+) -> None:
     """Generate ``steps`` trellis steps: groups of 2^steps states pass through registers, without memory in between."""
     coset, group = cosets(states).tolist(), 1 << steps
-    metrics = [_distances(build, load(build, places, SHORTS, LANES * t)) for t in range(steps)]
+    metrics = [_distances(build, load(build, residues, SHORTS, LANES * t)) for t in range(steps)]
     reference = load(build, source, SHORTS)  # state 0, subtracted to keep metrics small
     for base in range(0, states, group):
         current = {
@@ -122,7 +124,7 @@ def _four_steps(
     metrics: Any,
     source: Any,
     target: Any,
-    places: Any,
+    residues: Any,
     first: Any,
     decisions: Any,
     to: Any,
@@ -136,35 +138,35 @@ def _four_steps(
             return pointer(context, build, signature.args[i], args[i], index)
 
         old, new = address(0, args[1]), address(0, args[2])
-        place, decision = address(3, args[4]), address(5, args[6])
+        residue, decision = address(3, args[4]), address(5, args[6])
         if count >= 16 and has_features(context, "avx512f"):  # 32 registers: 16 states at once
-            _pass(build, count, 4, old, new, place, decision)
+            _pass(build, count, 4, old, new, residue, decision)
             return context.get_dummy_value()
         between = address(0, ir.Constant(LONG, 2 * LANES * count))
         for i, (start, end) in enumerate(((old, between), (between, new))):
-            next_place = build.gep(place, [ir.Constant(LONG, 2 * LANES * i)])
+            next_residue = build.gep(residue, [ir.Constant(LONG, 2 * LANES * i)])
             next_decision = build.gep(decision, [ir.Constant(LONG, 2 * count * i)])
-            _pass(build, count, 2, start, end, next_place, next_decision)
+            _pass(build, count, 2, start, end, next_residue, next_decision)
         return context.get_dummy_value()
 
     long = types.int64
-    return types.void(metrics, long, long, places, long, decisions, long, states), generate
+    return types.void(metrics, long, long, residues, long, decisions, long, states), generate
 
 
 @expanded
-def _search(places: Shorts, steps: int, metrics: Shorts, decisions: Bits32, states: int) -> int:
+def _search(residues: Shorts, steps: int, metrics: Shorts, decisions: Bits32, states: int) -> int:
     size = LANES * states
     metrics[:size] = np.int16(START_METRIC)
     metrics[:LANES] = np.int16(0)
     source = 0
     for t in range(0, steps, STEPS):
-        _four_steps(metrics, source, size - source, places, t * LANES, decisions, t * states, states)
+        _four_steps(metrics, source, size - source, residues, t * LANES, decisions, t * states, states)
         source = size - source
     return source
 
 
 @intrinsic
-def _trace_step(_: Any, decisions: Any, first: Any, states: Any, state: Any, chosen: Any, to: Any) -> Any:
+def _trace_step(_: Any, decisions: Any, first: Any, states: Any, state: Any, path: Any, to: Any) -> Any:
     """Move 32 lanes one trellis step back: from a state to its predecessor; write the coset of the register between."""
 
     def generate(context: Any, build: Any, signature: Any, args: Any) -> Any:
@@ -176,13 +178,13 @@ def _trace_step(_: Any, decisions: Any, first: Any, states: Any, state: Any, cho
         count, one = states.literal_value, constant(INTS, 1)
         for half in (0, 1):
             current = load(build, state_at, INTS, WIDTH * half)
-            words = ir.Constant(INTS, ir.Undefined)
+            decision_words = ir.Constant(INTS, ir.Undefined)
             for lane in range(WIDTH):
                 index = build.zext(build.extract_element(current, ir.Constant(INT, lane)), LONG)
                 word = build.load(build.gep(decision_at, [index]))
-                words = build.insert_element(words, word, ir.Constant(INT, lane))
+                decision_words = build.insert_element(decision_words, word, ir.Constant(INT, lane))
             lanes = constant(INTS, list(range(WIDTH * half, WIDTH * half + WIDTH)))
-            odd = build.and_(build.lshr(words, lanes), one)
+            odd = build.and_(build.lshr(decision_words, lanes), one)
             register = build.or_(build.shl(current, one), odd)
             low, high = (parity(build, build.and_(register, constant(INTS, tap))) for tap in TAPS[count])
             coset = build.trunc(build.or_(build.shl(high, one), low), BYTES)
@@ -191,13 +193,11 @@ def _trace_step(_: Any, decisions: Any, first: Any, states: Any, state: Any, cho
         return context.get_dummy_value()
 
     long = types.int64
-    return types.void(decisions, long, states, state, chosen, long), generate
+    return types.void(decisions, long, states, state, path, long), generate
 
 
 @expanded
-def _trace_back(
-    decisions: Bits32, metrics: Shorts, last: int, steps: int, chosen: Bytes, states: int
-) -> None:
+def _trace_back(decisions: Bits32, metrics: Shorts, last: int, steps: int, path: Bytes, states: int) -> None:
     state = np.zeros(LANES, np.uint32)
     for lane in range(LANES):
         best = np.int64(0)
@@ -206,33 +206,33 @@ def _trace_back(
                 best = np.int64(s)
         state[lane] = np.uint32(best)
     for t in range(steps - 1, -1, -1):
-        _trace_step(decisions, t * states, states, state, chosen, t * LANES)
+        _trace_step(decisions, t * states, states, state, path, t * LANES)
 
 
 @expanded
 def _choose(
-    places: Shorts, steps: int, metrics: Shorts, decisions: Bits32, chosen: Bytes, states: int
+    residues: Shorts, steps: int, metrics: Shorts, decisions: Bits32, path: Bytes, states: int
 ) -> None:
-    last = _search(places, steps, metrics, decisions, states)
-    _trace_back(decisions, metrics, last, steps, chosen, states)
+    last = _search(residues, steps, metrics, decisions, states)
+    _trace_back(decisions, metrics, last, steps, path, states)
 
 
 @kernel
-def search_8(places: Shorts, steps: int, metrics: Shorts, decisions: Bits32, chosen: Bytes) -> None:
-    """Write the cosets of the sequence closest to ``places`` in the trellis of 8 states; the rest are buffers."""
-    _choose(places, steps, metrics, decisions, chosen, 8)
+def search_8(residues: Shorts, steps: int, metrics: Shorts, decisions: Bits32, path: Bytes) -> None:
+    """Write the cosets of the sequence closest to ``residues`` in the trellis of 8 states; the rest are buffers."""
+    _choose(residues, steps, metrics, decisions, path, 8)
 
 
 @kernel
-def search_64(places: Shorts, steps: int, metrics: Shorts, decisions: Bits32, chosen: Bytes) -> None:
-    """Write the cosets of the sequence closest to ``places`` in the trellis of 64 states; the rest are buffers."""
-    _choose(places, steps, metrics, decisions, chosen, 64)
+def search_64(residues: Shorts, steps: int, metrics: Shorts, decisions: Bits32, path: Bytes) -> None:
+    """Write the cosets of the sequence closest to ``residues`` in the trellis of 64 states; the rest are buffers."""
+    _choose(residues, steps, metrics, decisions, path, 64)
 
 
 @kernel
-def search_256(places: Shorts, steps: int, metrics: Shorts, decisions: Bits32, chosen: Bytes) -> None:
-    """Write the cosets of the sequence closest to ``places`` in the trellis of 256 states; the rest are buffers."""
-    _choose(places, steps, metrics, decisions, chosen, 256)
+def search_256(residues: Shorts, steps: int, metrics: Shorts, decisions: Bits32, path: Bytes) -> None:
+    """Write the cosets of the sequence closest to ``residues`` in the trellis of 256 states; the rest are buffers."""
+    _choose(residues, steps, metrics, decisions, path, 256)
 
 
 SEARCHES = {8: search_8, 64: search_64, 256: search_256}
