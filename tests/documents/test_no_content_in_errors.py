@@ -35,6 +35,7 @@ from abaton.governance import ConsentQuery
 from abaton.governance.consent import evaluate_consent, make_consent
 from abaton.governance.consent_forms import read_form
 from abaton.governance.external_consent import consent_query
+from abaton.governance.timestamps import parse_timestamp
 from abaton.site import site_from_toml
 from abaton.site.sources.base import FileSource
 from abaton.site.sources.tabular.mapping import compile_mapping, mapping_from_toml
@@ -290,6 +291,12 @@ def test_broken_toml(text, canary, caplog):
 def test_broken_json(text, caplog):
     output = shown(study_from_json, text.format("Zoe canary7f3a"), caplog)
     assert output
+    assert MARK not in output
+
+
+def test_stored_times(caplog):
+    output = shown(parse_timestamp, "Zoe canary7f3a", caplog)
+    assert "a stored time is malformed" in output
     assert MARK not in output
 
 
