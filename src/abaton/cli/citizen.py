@@ -157,7 +157,7 @@ def _parse_json(raw: bytes) -> object:
 
     try:
         return json.loads(raw)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise RefusedError("the release is not JSON", remedy="add --release FILE") from None
 
 

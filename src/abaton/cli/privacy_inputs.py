@@ -41,7 +41,7 @@ def read_inputs(report: Path | None, inputs_file: Path | None) -> PrivacyInputs:
         return PrivacyInputs()
     try:
         sections = json.loads(inputs_file.read_text("utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         raise SettingsError("the report inputs are not valid JSON", where=str(inputs_file)) from None
     if not isinstance(sections, dict):
         raise SettingsError("the report inputs are not a JSON object", where=str(inputs_file))

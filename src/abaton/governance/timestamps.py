@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from datetime import UTC, date, datetime, timedelta
 
-from abaton.errors import SettingsError
+from abaton.errors import SettingsError, StoreError
 
 _FHIR = re.compile(
     r"(\d{4})(?:-(\d\d)(?:-(\d\d)(?:T(\d\d):(\d\d):(\d\d)(\.\d{1,9})?(Z|[+-]\d\d:\d\d))?)?)?\Z", re.ASCII
@@ -24,8 +24,15 @@ def to_timestamp(when: datetime) -> str:
 
 
 def parse_timestamp(text: str) -> datetime:
-    """Return the time of a UTC timestamp that :func:`to_timestamp` wrote."""
-    return datetime.fromisoformat(text)
+    """Return the time of a UTC timestamp that :func:`to_timestamp` wrote.
+
+    Raises:
+        StoreError: The stored text is damaged; the message does not contain it.
+    """
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError:
+        raise StoreError("a stored time is malformed", remedy="restore the database from a backup") from None
 
 
 def earliest_time(text: object) -> datetime | None:

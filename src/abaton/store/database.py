@@ -123,13 +123,13 @@ class Database:
                 f"the store cannot be used: {_error_text(error, self.is_sqlite)}",
                 where=self.name,
                 remedy="check that it exists, has free space and is writable",
-            ) from error
+            ) from None  # a server's message may contain values of a row
         except DatabaseError as error:
             raise StoreError(
                 f"the store's database is damaged or has another schema: {_error_text(error, self.is_sqlite)}",
                 where=self.name,
                 remedy="restore it from a backup, or move it away and start again",
-            ) from error
+            ) from None
 
     def scrub(self, *tables: sql.Table) -> None:
         """Remove deleted rows from the SQLite or PostgreSQL database's files.

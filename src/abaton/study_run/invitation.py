@@ -291,5 +291,5 @@ def _read(path: Path, format_name: str, file_type: type[_Form]) -> _Form | None:
         if row.pop("format") != format_name:
             return None
         return file_type(**{name: str(value) for name, value in row.items()})
-    except (OSError, ValueError, KeyError, AttributeError, TypeError):
+    except (OSError, ValueError, KeyError, AttributeError, TypeError, RecursionError):
         return None

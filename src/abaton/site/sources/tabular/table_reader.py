@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO, cast
 
-from abaton.errors import RefusedError, SettingsError
+from abaton.errors import RefusedError, SettingsError, shorten_name
 from abaton.site.sources.tabular.mapping import FilesSection, TableSection
 
 DELIMITERS = ",;\t|"
@@ -95,7 +95,7 @@ class TabularFile:
 
     def row_error(self, line: int, what: str, remedy: str, column: str = "") -> RefusedError:
         """Return the error for a row of the table read, with line and column but without its content."""
-        where = f"{self.name} line {line}" + (f", column '{column}'" if column else "")
+        where = f"{self.name} line {line}" + (f", column '{shorten_name(column)}'" if column else "")
         return RefusedError(what, where=where, remedy=remedy)
 
     def column_index(self, column: str) -> int:
@@ -161,7 +161,9 @@ class TabularFile:
         for name in self._table.column_names if self._table is not None else ():
             if columns.count(name) > 1:
                 raise SettingsError(
-                    f"two columns have the name '{name}'", where=self.name, remedy="rename one of them"
+                    f"two columns have the name '{shorten_name(name)}'",
+                    where=self.name,
+                    remedy="rename one of them",
                 )
             if name not in columns:
                 raise self._missing_column_error(name, columns)
@@ -169,7 +171,7 @@ class TabularFile:
 
     def _missing_column_error(self, name: str, columns: list[str]) -> SettingsError:
         """Return the error for a column missing in the table read; the usual cause is a wrong delimiter."""
-        delimiter = _DELIMITER_NAMES.get(self.delimiter, f"'{self.delimiter}'")
+        name, delimiter = shorten_name(name), _DELIMITER_NAMES.get(self.delimiter, f"'{self.delimiter}'")
         if not any(columns):
             return SettingsError("the file is empty", where=self.name, remedy="export it again, or remove it")
         if len(columns) < 2:
