@@ -3,6 +3,7 @@
 Differences are the largest over random and extreme inputs. Coverage is simulated with 50, 100 and 300 subjects, for
 classifiers at prevalences of .03, .15 and .4 with an AUROC of .80 and .92; labels are random, so the number of cases
 varies. A cell counts if the rule of the interval allows it in at least half of the samples; the others are not stated.
+Weighted intervals are simulated with independent censoring: a third or half of the subjects is lost at a random time.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from abaton.benchmark import BenchmarkResult, at_most
+from abaton.features.labels import censoring_weights
+from abaton.metrics.calibration_curve import decision_curve, observed_expected_ratio, smooth_calibration
 from abaton.metrics.classification import (
     BINS,
     MetricEstimate,
@@ -24,7 +27,9 @@ from abaton.metrics.classification import (
     evaluate_classifier,
     wilson,
 )
+from abaton.metrics.classification_intervals import estimate_auroc
 from abaton.metrics.logistic_fit import fit_line, fit_shift, log_odds, sigmoid
+from abaton.metrics.meta_analysis import auroc_difference, combine_auroc, weighted_difference
 from abaton.metrics.paired_bootstrap import compare_models, probability_statistic, regression_statistic
 from abaton.metrics.regression import evaluate_sums, sum_errors
 from abaton.metrics.survival import compare_survival_models, evaluate_survival, sum_pairs
@@ -34,8 +39,10 @@ Floats = NDArray[np.float64]
 SIZES, PREVALENCES = (50, 100, 300), (0.03, 0.15, 0.4)
 DISTANCES = (1.2, 2.0)  # of cases and controls in standard deviations: AUROC .80 and .92
 SENSITIVITY = "sensitivity at specificity 0.9"
-SAMPLES, PAIRED_SAMPLES, SURVIVAL_SAMPLES, RESAMPLES = 800, 300, 300, 200
+SAMPLES, PAIRED_SAMPLES, SURVIVAL_SAMPLES, RESAMPLES = 800, 800, 800, 200
 COMPARED = "auroc", "auprc", "brier", "accuracy", "calibration intercept"
+CURVE_SAMPLES, SITE_SAMPLES, GROUP_SAMPLES, WEIGHTED_SAMPLES, WEIGHTED_RESAMPLES = 800, 2000, 800, 600, 200
+MIN_CASES = 10  # cases and controls from which on curves and ratios are stated
 BAND = 0.93, 0.97
 TRUE_SLOPE, SHIFT = 0.8, 0.3
 
@@ -83,9 +90,20 @@ def run() -> list[BenchmarkResult]:
         _regression_differences,
         _survival,
         _fractions,
+        _curves,
+        _meta_analyses,
+        _group_differences,
+        _overall_differences,
+        _weighted,
     ):
         simulate(coverage)
-    return [*_classifier_references(), *_calibration_references(), *_other_references(), *coverage.results()]
+    references = (
+        _classifier_references,
+        _calibration_references,
+        _other_references,
+        _weighted_references,
+    )
+    return [*(result for reference in references for result in reference()), *coverage.results()]
 
 
 def _classifier_references() -> Iterator[BenchmarkResult]:
@@ -351,3 +369,204 @@ def _fractions(coverage: Coverage) -> None:
         for p in PREVALENCES:
             for hits in rng.binomial(n, p, 20_000):
                 coverage.add("wilson's interval", f"{n} subjects, fraction {p}", wilson(float(hits), n), p)
+
+
+def _weighted_references() -> Iterator[BenchmarkResult]:
+    """Yield the largest differences of weighted metrics to scikit-learn and statsmodels, of weights to lifelines."""
+    import statsmodels.api as sm
+    from lifelines import KaplanMeierFitter
+    from sklearn.metrics import accuracy_score, average_precision_score, brier_score_loss, roc_auc_score
+
+    rng = np.random.default_rng(10)
+    largest: dict[str, float] = defaultdict(float)
+    for i in range(1000):
+        labels, predictor = _sample(rng, int(rng.choice([20, 100, 500])), float(rng.choice([0.1, 0.4])), 1.5)
+        weights = rng.uniform(1, 5, len(labels))
+        if labels.min() == labels.max():
+            continue
+        p = np.round(sigmoid(predictor), int(rng.choice([1, 2, 16])))
+        estimates = evaluate_classifier(count_scores(p, labels, weights=weights), resamples=0)
+        reference = {
+            "auroc": roc_auc_score(labels, p, sample_weight=weights),
+            "auprc": average_precision_score(labels, p, sample_weight=weights),
+            "accuracy": accuracy_score(labels, p >= 0.5, sample_weight=weights),
+            "brier": brier_score_loss(labels, p, sample_weight=weights),
+        }
+        for name, value in reference.items():
+            key = "AUROC, AUPRC, accuracy, Brier score: difference to scikit-learn"
+            largest[key] = max(largest[key], abs(estimates[name].value - value))
+        slope = estimates["calibration slope"].value
+        if i % 4 == 0 and math.isfinite(slope) and abs(slope) < 10:
+            design = np.stack([np.ones(len(p)), log_odds(p)], axis=1)
+            fit = sm.GLM(labels, design, family=sm.families.Binomial(), freq_weights=weights).fit(tol=1e-13)
+            key = "calibration slope: difference to statsmodels"
+            largest[key] = max(largest[key], abs(fit.params[1] - slope))
+        days = rng.integers(1, 40, len(labels)).astype(float)
+        events, lost = (
+            (days < 40) & (labels == 1),
+            (days < 40) & (labels == 0) & (rng.random(len(labels)) < 0.3),
+        )
+        days[~events & ~lost] = 40.0
+        computed = censoring_weights(list(zip(days, events, strict=True)), lost.tolist(), math.inf)
+        # lifelines has no rule for ties of events and censoring: events are moved ahead of the day.
+        curve = KaplanMeierFitter().fit(days - 0.5 * events, lost)
+        expected = np.where(lost, 0.0, 1 / curve.survival_function_at_times(days - 0.5 * events).to_numpy())
+        key = "censoring weights: relative difference to lifelines"
+        largest[key] = max(largest[key], float((abs(computed - expected) / np.maximum(expected, 1)).max()))
+    for name, difference in largest.items():
+        yield at_most(f"weighted {name}, 1,000 inputs", float(difference), 1e-8, "")
+
+
+def _model_probabilities(predictor: Floats) -> Floats:
+    """Return the predictions of the simulated, miscalibrated model from true log odds."""
+    return sigmoid((predictor - SHIFT) / TRUE_SLOPE)
+
+
+def _net_benefit(threshold: float, prevalence: float, distance: float) -> float:
+    """Return the true net benefit of the simulated model at a threshold."""
+    from scipy.stats import norm
+
+    cut = SHIFT + TRUE_SLOPE * math.log(threshold / (1 - threshold))
+    score = (cut - math.log(prevalence / (1 - prevalence)) + distance**2 / 2) / distance
+    true, false = prevalence * norm.sf(score - distance), (1 - prevalence) * norm.sf(score)
+    return float(true - threshold / (1 - threshold) * false)
+
+
+def _add_curves(
+    coverage: Coverage,
+    prefix: str,
+    cell: str,
+    sample: tuple[NDArray[np.int64], Floats, Floats | None],
+    population: tuple[float, float],
+) -> None:
+    """Count the ratio of observed to expected cases, and points of the calibration and the decision curve."""
+    labels, predictor, weights = sample
+    p, is_stated = _model_probabilities(predictor), MIN_CASES <= labels.sum() <= len(labels) - MIN_CASES
+    unknown = MetricEstimate(math.nan, math.nan, math.nan)
+    w = np.ones(len(p)) if weights is None else weights
+    truth = float((w * sigmoid(predictor)).sum() / (w * p).sum())  # the case mix is taken as given
+    ratio = observed_expected_ratio(p, labels, weights=weights) if is_stated else unknown
+    coverage.add(f"{prefix}O:E", cell, ratio, truth)
+    curve = smooth_calibration(p, labels, weights=weights) if is_stated else None
+    for i in (20, 50, 80):
+        band = unknown if curve is None else MetricEstimate(curve.observed[i], curve.low[i], curve.high[i])
+        true_risk = 0.0
+        if curve is not None:
+            true_risk = float(sigmoid(SHIFT + TRUE_SLOPE * log_odds(curve.predicted[i : i + 1]))[0])
+        coverage.add(f"{prefix}calibration curve", cell, band, true_risk)
+    thresholds = population[0] * np.array([0.5, 1.0, 2.0])
+    decision = decision_curve(p, labels, thresholds, weights=weights)
+    for i, threshold in enumerate(thresholds.tolist()):
+        band = MetricEstimate(decision.model[i], decision.low[i], decision.high[i]) if is_stated else unknown
+        coverage.add(f"{prefix}decision curve", cell, band, _net_benefit(threshold, *population))
+
+
+def _curves(coverage: Coverage) -> None:
+    """Simulate O:E and the bands of calibration and decision curves."""
+    for distance in DISTANCES:
+        rng = np.random.default_rng([11, int(10 * distance)])
+        for prevalence in PREVALENCES:
+            for n in SIZES:
+                cell = f"{n} subjects, prevalence {prevalence}, distance {distance}"
+                for _ in range(CURVE_SAMPLES):
+                    labels, predictor = _sample(rng, n, prevalence, distance)
+                    _add_curves(coverage, "", cell, (labels, predictor, None), (prevalence, distance))
+
+
+def _site_auroc(rng: np.random.Generator, logit: float) -> tuple[float, float]:
+    """Return the true AUROC of a simulated site on a logit, and the distance of its cases and controls."""
+    from scipy.stats import norm
+
+    auroc = float(sigmoid(np.array([logit]))[0])
+    return auroc, math.sqrt(2) * float(norm.ppf(auroc))
+
+
+def _meta_analyses(coverage: Coverage) -> None:
+    """Simulate the random-effects mean of the sites' AUROC and the prediction interval of another site."""
+    rng, mean = np.random.default_rng(12), 1.5
+    for sites in (5, 8):
+        for tau in (0.0, 0.2, 0.5):
+            cell = f"{sites} sites, tau {tau}"
+            for _ in range(SITE_SAMPLES):
+                estimates = []
+                for _ in range(sites):
+                    _, distance = _site_auroc(rng, rng.normal(mean, tau))
+                    labels, predictor = _sample(rng, int(rng.choice([100, 200, 400])), 0.25, distance)
+                    counts = count_scores(sigmoid(predictor), labels)
+                    estimates.append(estimate_auroc(counts.cases, counts.controls))
+                combined = combine_auroc(estimates)
+                assert combined is not None
+                assert combined.prediction is not None
+                truth, _ = _site_auroc(rng, mean)
+                coverage.add("random-effects mean of AUROC", cell, combined.mean, truth)
+                other, _ = _site_auroc(rng, rng.normal(mean, tau))
+                coverage.add(
+                    "prediction interval of AUROC", cell, MetricEstimate(0, *combined.prediction), other
+                )
+
+
+def _group_differences(coverage: Coverage) -> None:
+    """Simulate the difference of the AUROCs of two groups of subjects (MOVER)."""
+    from scipy.stats import norm
+
+    rng = np.random.default_rng(13)
+    for n, prevalence in ((50, 0.4), (100, 0.15), (100, 0.4), (300, 0.15)):
+        for distances in ((1.2, 1.2), (2.0, 1.2), (2.0, 2.0)):
+            cell = f"{n} subjects a group, prevalence {prevalence}, distances {distances}"
+            one, other = (float(norm.cdf(distance / math.sqrt(2))) for distance in distances)
+            for _ in range(GROUP_SAMPLES):
+                estimates = []
+                for distance in distances:
+                    labels, predictor = _sample(rng, n, prevalence, distance)
+                    counts = count_scores(sigmoid(predictor), labels)
+                    estimates.append(evaluate_classifier(counts, resamples=0)["auroc"])
+                coverage.add("difference of groups", cell, auroc_difference(*estimates), one - other)
+
+
+def _overall_differences(coverage: Coverage) -> None:
+    """Simulate the mean paired difference of AUROC over sites, some too small for an interval of their own."""
+    rng = np.random.default_rng(14)
+    for sizes, prevalence in (((60, 100, 160, 200), 0.15), ((40, 60, 80), 0.4)):
+        cell = f"sites of {sizes} subjects, prevalence {prevalence}"
+        for seed in range(PAIRED_SAMPLES):
+            differences, errors, rarer = [], [], []
+            for n in sizes:
+                labels = (rng.random(n) < prevalence).astype(np.int64)
+                if min(labels.sum(), n - labels.sum()) < 5:
+                    continue
+                shared = rng.normal(size=n) + 1.2 * labels
+                statistics = {}
+                for name in ("one", "two"):
+                    p = sigmoid(shared + 0.6 * rng.normal(size=n) - 2)
+                    statistics[name] = probability_statistic(np.stack([1 - p, p], 1), labels, [1], "auroc")
+                comparison = compare_models(statistics, labels, resamples=RESAMPLES, seed=seed)
+                differences.append(comparison.difference("one", "two").value)
+                errors.append(comparison.standard_error("one", "two"))
+                rarer.append(int(min(labels.sum(), n - labels.sum())))
+            coverage.add("overall difference", cell, weighted_difference(differences, errors, rarer), 0.0)
+
+
+def _weighted(coverage: Coverage) -> None:
+    """Simulate the intervals of all classification metrics with inverse probability of censoring weights."""
+    for lost in (0.33, 0.5):
+        rng = np.random.default_rng([15, int(100 * lost)])
+        for n, prevalence, distance in ((150, 0.4, 1.2), (300, 0.15, 2.0), (600, 0.15, 1.2), (600, 0.4, 2.0)):
+            truth = _true_metrics(prevalence, distance)
+            cell = f"{n} subjects, prevalence {prevalence}, distance {distance}, {lost:.0%} lost"
+            for seed in range(WEIGHTED_SAMPLES):
+                labels, predictor = _sample(rng, n, prevalence, distance)
+                event = np.where(labels == 1, rng.uniform(0, 1, n), 2.0)
+                end = np.where(rng.random(n) < lost, rng.uniform(0, 1, n), 2.0)
+                is_lost = end < np.minimum(event, 1.0)
+                times = np.minimum(np.minimum(event, end), 1.0)
+                weights = censoring_weights(
+                    list(zip(times.tolist(), (event <= np.minimum(end, 1.0)).tolist(), strict=True)),
+                    is_lost.tolist(),
+                )
+                labels, predictor, weights = labels[~is_lost], predictor[~is_lost], weights[~is_lost]
+                counts = count_scores(_model_probabilities(predictor), labels, weights=weights)
+                estimates = evaluate_classifier(counts, resamples=WEIGHTED_RESAMPLES, seed=seed)
+                for name, estimate in estimates.items():
+                    coverage.add(f"weighted {name}", cell, estimate, truth[name])
+                sample = labels, predictor, weights
+                _add_curves(coverage, "weighted ", cell, sample, (prevalence, distance))

@@ -1,4 +1,4 @@
-"""Incomplete follow-up: excluding non-cases biases the risk; a biased label is refused, a survival label is not."""
+"""Incomplete follow-up: excluding non-cases biases the risk; weights correct it, and what remains is refused."""
 
 from __future__ import annotations
 
@@ -20,9 +20,11 @@ from abaton.features import (
     LabelSpec,
     MissingReason,
     build_features,
+    column_statistics,
+    scale_table,
 )
-from abaton.features.builder import _MAX_RISK_RATIO
-from abaton.features.labels import kaplan_meier_risk
+from abaton.features.builder import MAX_RISK_RATIO
+from abaton.features.labels import MAX_CENSORING_WEIGHT, censoring_weights, kaplan_meier_risk
 
 SEX = InputSpec(
     name="sex",
@@ -65,14 +67,65 @@ def build(label, lost_fraction, **more):
     return build_features(plan(SEX, label=label, index_date=INDEX), population(lost_fraction, **more))
 
 
-def test_a_label_that_incomplete_follow_up_biases_is_refused():
-    result = build(EVENT, 0.5)
-    assert result.table is None  # with the censored subjects excluded, the risk would be .28 and not .2
+def test_weights_give_the_true_risk_where_excluding_the_censored_is_biased():
+    weighted, naive = [], []
+    for seed in range(4):
+        result = build(EVENT, 0.5, seed=seed)
+        table = result.table
+        assert table is not None
+        assert table.weights is not None
+        assert MissingReason.CENSORED in {issue.reason for issue in result.report.issues}
+        assert table.weights.sum() == pytest.approx(1500)
+        assert np.unique(table.weights[table.y == 0]).size == 1, "all complete non-cases weigh the same"
+        assert 1 <= table.weights.min() < table.weights.max() < MAX_CENSORING_WEIGHT
+        weighted.append(np.average(table.y, weights=table.weights))
+        naive.append(table.y.mean())
+        assert table.unweighted_risk_ratio == pytest.approx(naive[-1] / weighted[-1])
+    assert np.mean(naive) > 1.2 * 0.2
+    assert np.mean(weighted) == pytest.approx(0.2, abs=0.015)  # 2.5 standard errors of 6,000 subjects
+
+
+def test_rows_keep_their_weights():
+    table = build(EVENT, 0.5, count=300).table
+    weight_of = dict(zip(table.subjects, table.weights, strict=True))
+    removed = frozenset(table.subjects[::3])
+    for part in (table.without(removed), scale_table(table.without(removed), column_statistics(table))):
+        assert removed.isdisjoint(part.subjects)
+        assert [weight_of[subject] for subject in part.subjects] == part.weights.tolist()
+
+
+def test_weights_equal_those_of_lifelines_with_events_before_censoring():
+    import lifelines
+
+    rng = np.random.default_rng(3)
+    for size in (2, 5, 30, 300):
+        for _ in range(25):
+            days = rng.integers(1, 30, size).astype(float)
+            state = rng.integers(0, 3, size)  # event, censored, complete
+            days[state == 2] = 30.0
+            weights = censoring_weights(
+                list(zip(days, state == 0, strict=True)), (state == 1).tolist(), np.inf
+            )
+            moved = days - 0.5 * (state == 0)
+            curve = lifelines.KaplanMeierFitter().fit(moved, state == 1)
+            known = state != 1
+            probability = curve.survival_function_at_times(moved).to_numpy()
+            assert weights[~known].tolist() == [0.0] * int((~known).sum())
+            assert weights[known] == pytest.approx(1 / probability[known], rel=1e-12)
+            if (state == 2).any():
+                times = zip(days, state == 0, strict=True)
+                assert weights.sum() == pytest.approx(size)
+                assert weights[state == 0].sum() / size == pytest.approx(kaplan_meier_risk(times), abs=1e-12)
+
+
+def test_a_label_whose_truncated_weights_bias_the_risk_is_refused():
+    result = build(EVENT, 0.95)
+    assert result.table is None
     (issue,) = [issue for issue in result.report.issues if issue.is_fatal]
     assert issue.reason is MissingReason.SHORT_FOLLOW_UP
     assert "survival" in issue.remedy
     assert "10 %" in issue.remedy
-    assert _MAX_RISK_RATIO == 1.1  # as the remedy says
+    assert MAX_RISK_RATIO == 1.1  # as the remedy says
 
 
 def test_the_survival_label_of_the_same_records_has_the_true_risk():
@@ -84,7 +137,7 @@ def test_the_survival_label_of_the_same_records_has_the_true_risk():
         estimates.append(kaplan_meier_risk(zip(days, events, strict=True)))
         naive.append(events.sum() / (events.sum() + (days >= 365).sum()))
     assert np.mean(estimates) == pytest.approx(0.2, abs=0.015)  # 2.5 standard errors of 6,000 subjects
-    assert np.mean(naive) > 0.23  # excluding the censored, as the event label does, biases the risk
+    assert np.mean(naive) > 0.23  # excluding the censored biases the risk
 
 
 def test_little_incomplete_follow_up_is_tolerated_and_counted():

@@ -117,3 +117,31 @@ def test_several_classes_have_probabilities_with_a_sum_of_one():
     predicted = fitted.predict(x)
     assert predicted.sum(1) == pytest.approx(np.ones(90))
     assert (predicted.argmax(1) == y).mean() > 0.9
+
+
+def test_weighted_fits_equal_scikit_learn():
+    rng = np.random.default_rng(8)
+    for penalty in (0.3, 10.0):
+        z, weights = rng.normal(size=(120, 4)), rng.uniform(1, 5, 120)
+        y = (rng.random(120) < 1 / (1 + np.exp(-z[:, 0]))).astype(float)
+        reference = LogisticRegression(C=1 / penalty, tol=1e-12, max_iter=10_000).fit(z, y, weights)
+        ours = fit_logistic(z, y, penalty, weights)
+        assert ours == pytest.approx([*reference.intercept_, *reference.coef_[0]], abs=1e-5)
+        linear = Ridge(alpha=penalty).fit(z, z[:, 1] + y, weights)
+        ours = fit_linear(z, z[:, 1] + y, penalty, weights)
+        assert ours == pytest.approx([linear.intercept_, *linear.coef_], abs=1e-9)
+
+
+def test_cross_validation_weights_the_loss():
+    assert prediction_loss(
+        np.array([[0.5, 0.5], [0.2, 0.8]]), np.array([1, 1]), 2, np.array([3.0, 1.0])
+    ) == pytest.approx(-3 * np.log(0.5) - np.log(0.8))
+    rng = np.random.default_rng(9)
+    x, y, weights = rng.normal(size=(90, 2)), rng.integers(0, 2, 90), rng.uniform(1, 5, 90)
+    folds = stratified_folds(y, np.random.default_rng(0))
+    ones, plain, weighted = (
+        fit_spline_regression(x, y, ("a", "b"), 2, folds, w) for w in (np.ones(90), None, weights)
+    )
+    assert ones.coefficients.tobytes() == plain.coefficients.tobytes()
+    assert ones.loss == plain.loss
+    assert weighted.loss > plain.loss

@@ -1,4 +1,4 @@
-"""``abaton site check``, ``policy``, ``new`` and ``suggest-mapping``."""
+"""``abaton site check``, ``policy``, ``report``, ``new`` and ``suggest-mapping``."""
 
 from __future__ import annotations
 
@@ -166,6 +166,31 @@ def policy(
         typer.echo("\n\n".join(policy_as_text(rules)))
     else:
         table(f"policy of {file.config.site.name}", ["rule", "value"], [(r.topic, r.setting) for r in rules])
+
+
+@app.command()
+def report(
+    run: str = typer.Argument(..., metavar="RUN", help="Name of the run", show_default=False),
+    *,
+    data_dir: Path = typer.Option(Path("member"), "--data-dir", help="Data folder of 'abaton site join'"),
+    out: Path = typer.Option(Path("site_report.html"), "--out", "-o", help="Write the page to this file"),
+    json: bool = JsonOption,
+) -> None:
+    """Write the site's own report of a network run: characteristics, events, exact performance, groups.
+
+    It was computed at the site from its own rows and never sent. The page is readable by this account only.
+    """
+    from abaton.atomic_files import atomic_write
+    from abaton.report import render_site_report
+    from abaton.study_run.site_report import read_site_report
+
+    content = read_site_report(data_dir, run)
+    if json:
+        emit(content)
+        return
+    with atomic_write(out, mode=0o600) as temporary_path:
+        temporary_path.write_text(render_site_report(content))
+    print_path(out, json=False)
 
 
 @app.command()

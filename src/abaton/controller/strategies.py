@@ -268,12 +268,15 @@ cycles do not reach."""
 def strategy(name: str, **settings: Any) -> Strategy:
     """Return the named strategy of the Metis paper or FedBuff, with further settings of `Strategy`.
 
-    Settings of local training that are not given have the paper's values: see `paper_training`.
+    Settings of local training that are not given have the paper's values: see `paper_training`. As a mapping they
+    prevail even if they equal a default.
 
     >>> strategy("SyncDVW", rounds=20).weighting[0].metric
     'micro_f1'
     >>> strategy("FedAsync", training=TrainSettings(learning_rate=0.1)).training.proximal_mu
     0.005
+    >>> strategy("FedAsync", training={"proximal_mu": 0.0}).training.proximal_mu
+    0.0
     """
     if name not in STRATEGIES:
         raise SettingsError(
@@ -283,8 +286,13 @@ def strategy(name: str, **settings: Any) -> Strategy:
     return Strategy(**{**STRATEGIES[name], **settings, "training": training})
 
 
-def paper_training(name: str, training: TrainSettings) -> TrainSettings:
-    """Return training settings in which those at their default have the values of the named strategy's paper."""
+def paper_training(name: str, training: TrainSettings | Mapping[str, Any]) -> TrainSettings:
+    """Return training settings in which those not given have the values of the named strategy's paper.
+
+    Of a mapping all settings are given; of `TrainSettings` those that are not at their default.
+    """
+    if isinstance(training, Mapping):
+        return TrainSettings(**{**PAPER_TRAINING.get(name, {}), **training})
     if not isinstance(training, TrainSettings):
         return training  # refused with a remedy by the strategy
     default = TrainSettings()

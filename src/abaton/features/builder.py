@@ -22,7 +22,6 @@ from abaton.features.extraction import (
     input_values,
 )
 from abaton.features.labels import (
-    MAX_CENSORING_WEIGHT,
     FollowUpTime,
     Label,
     censoring_weights,
@@ -39,7 +38,7 @@ _UNITS = (
     MissingReason.MOSTLY_IMPLAUSIBLE,
 )
 _MIN_IMPLAUSIBLE = 5  # subjects with an implausible value from which on the unit is in doubt
-_MAX_RISK_RATIO = 1.1  # of the weighted risk to that by Kaplan and Meier, in both directions
+MAX_RISK_RATIO = 1.1  # of the weighted risk to that by Kaplan and Meier, in both directions
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,14 +46,13 @@ class FeatureResult:
     """Feature table of a site, if its records suffice, and the data-quality report.
 
     ``rows`` and ``excluded`` count subjects with and without a row, the latter once under the first reason. The counts
-    are exact: suppress them before display. ``truncated_weights`` counts subjects whose weight is truncated.
+    are exact: suppress them before display.
     """
 
     table: FeatureTable | None
     report: DataQualityReport
     rows: int = field(default=0, repr=False)
     excluded: Counter[str] = field(default_factory=Counter, repr=False)
-    truncated_weights: int = field(default=0, repr=False)
 
 
 def build_features(
@@ -118,8 +116,7 @@ def build_features_by_subject(
     row_count = suppress_count(len(table), min_cell_count, total=total)
     report = DataQualityReport(suppress_count(total, min_cell_count), row_count, missing, issues)
     excluded = _exclusions(spec, values, labels, retained)
-    truncated = 0 if weights is None else int((weights >= MAX_CENSORING_WEIGHT).sum())
-    return FeatureResult(table if report.is_sufficient else None, report, len(table), excluded, truncated)
+    return FeatureResult(table if report.is_sufficient else None, report, len(table), excluded)
 
 
 class _SubjectValues:
@@ -348,7 +345,7 @@ def _on_follow_up(
         return
     risk = float(weights @ [label == 1.0 for label in labels]) / float(weights.sum())
     reference = kaplan_meier_risk(time for time in times if time is not None)
-    if not risk / _MAX_RISK_RATIO <= reference <= risk * _MAX_RISK_RATIO:
+    if not risk / MAX_RISK_RATIO <= reference <= risk * MAX_RISK_RATIO:
         censored = sum(label is MissingReason.CENSORED for label in labels)
         count = suppress_count(censored, spec.min_cell_count, total=len(labels))
         yield DataQualityIssue(spec.label.name, MissingReason.SHORT_FOLLOW_UP, count, is_fatal=True)

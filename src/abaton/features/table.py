@@ -75,6 +75,14 @@ class FeatureTable:
         """Return whether the label of the feature table is a time to event."""
         return self.y.ndim == 2
 
+    @property
+    def unweighted_risk_ratio(self) -> float:
+        """Return the fraction of cases in the feature table relative to the weighted one; 1 without weights."""
+        cases = self.y == 1
+        if self.weights is None or not cases.any():
+            return 1.0
+        return float(cases.mean() / np.average(cases, weights=self.weights))
+
     def __repr__(self) -> str:
         return f"FeatureTable({len(self.columns)} columns)"  # the number of rows may be small
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from abaton.metrics.classification import Floats, MetricEstimate, count_scores
 from abaton.metrics.classification_intervals import design_effect
-from abaton.metrics.logistic_fit import fit_columns, log_odds, sigmoid
+from abaton.metrics.logistic_fit import fit_columns, fit_shift, log_odds, sigmoid
 
 SPLINE_METHOD = "restricted cubic spline logistic recalibration"
 _QUANTILES = {4: (0.05, 0.35, 0.65, 0.95), 3: (0.1, 0.5, 0.9)}  # Harrell's default knots
@@ -128,7 +128,8 @@ def observed_expected_ratio(
     """Return the ratio of observed to expected cases, a summary of the calibration curve, with a score interval.
 
     The limits are the common shifts of all log odds at which the observed number of cases is just compatible with
-    their sum: Wilson's interval, with the variance of predictions that differ. The case mix is taken as given.
+    their sum: Wilson's interval, with the variance of predictions that differ, times the ratio of observed to expected
+    squared residuals, since the slope may be wrong and subjects may have weights. The case mix is taken as given.
 
     >>> print(observed_expected_ratio(np.full(10, 0.5), np.array([0] * 10)))
     0.000 (0.000 to 0.555)
@@ -139,9 +140,7 @@ def observed_expected_ratio(
     if not len(x) or expected <= 0:
         return MetricEstimate(np.nan, np.nan, np.nan)
     limits = []
-    residuals = (np.asarray(labels, np.float64) - probabilities) ** 2
-    # Cases and non-cases differ in weight: the residuals say how much of the variance has which weight.
-    effect = 1.0 if weights is None else float((w**2 * residuals).sum() / (w * residuals).sum())
+    effect = _dispersion(x, np.asarray(labels, np.float64), w)
     for z, limit in ((_quantile(level), 0.0), (-_quantile(level), float(w.sum()))):
         total = limit
         if observed != limit:
@@ -154,6 +153,17 @@ def observed_expected_ratio(
             total = float((w * sigmoid(x + (low + high) / 2)).sum())
         limits.append(total / expected)
     return MetricEstimate(observed / expected, *limits)
+
+
+def _dispersion(x: Floats, labels: Floats, weights: Floats) -> float:
+    """Return the ratio of weighted squared residuals to the variance by which a calibration interval assumes them."""
+    order = np.argsort(x, kind="stable")
+    cases, controls = ((weights * members)[None, order] for members in (labels, 1 - labels))
+    fitted = sigmoid(x + float(fit_shift(x[order], cases, controls)[0][0]))
+    expected = float((weights * fitted * (1 - fitted)).sum())
+    if not expected > 0:  # one class only
+        return float((weights**2).sum() / weights.sum())
+    return float((weights**2 * (labels - fitted) ** 2).sum()) / expected
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -32,6 +32,7 @@ from abaton.report.pages import (
     render_privacy_report,
     render_report,
     render_run_report,
+    render_site_report,
 )
 from abaton.report.privacy_report import (
     CheckSummary,
@@ -123,6 +124,7 @@ __all__ = [
     "render_profile",
     "render_report",
     "render_run_report",
+    "render_site_report",
     "roc_figure",
     "run_label",
     "run_origin",

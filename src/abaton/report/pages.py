@@ -61,6 +61,16 @@ def render_run_report(report: Mapping[str, Any], assets: PageAssets | None = Non
     )
 
 
+def render_site_report(report: Mapping[str, Any]) -> str:
+    """Render the page of a site's own report of a network run as one HTML document.
+
+    Args:
+        report: Report from :func:`abaton.study_run.site_report.make_site_report`, with the name of the run.
+    """
+    figures = performance_figures(report["performance"])
+    return page("site.html", figures=figures, report=report, tables=run_tables, exact=performance_tables)
+
+
 def colours_of(evaluation: Mapping[str, Any]) -> dict[str, str]:
     """Return the colour of every model of a run on its report page, local-only models included."""
     local_only = [

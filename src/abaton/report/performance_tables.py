@@ -72,6 +72,27 @@ def events_table(events: Mapping[str, Any]) -> Table:
     return ("site", f"training {unit}", f"{unit} per parameter", f"{unit} per input column"), rows
 
 
+def censoring_table(censoring: Mapping[str, Any]) -> Table:
+    """Return the table of subjects with incomplete follow-up, and of the weights of the others in performance."""
+    rows: list[Row] = [
+        (
+            site,
+            row["censored"],
+            "{:.2f} to {:.2f}".format(*row["range"]),
+            row["truncated"],
+            f"{row['effective']:.0f} of {row['rows']}",
+        )
+        for site, row in censoring.items()
+    ]
+    return (
+        "site",
+        "censored, excluded",
+        "weights",
+        "truncated weights",
+        "effective number of subjects",
+    ), rows
+
+
 def calibration_facts(calibration: Mapping[str, Any]) -> dict[str, str]:
     """Return the calibration of the community model as performance facts: O:E ratio and ICI."""
     facts = {"observed to expected cases (O:E)": format_interval(calibration["observed_expected"])}

@@ -171,7 +171,7 @@ class TrainingSection(Section):
     learning_rate: float = Field(0.05, gt=0)
     momentum: float = Field(0.0, ge=0, lt=1)
     optimiser: Literal["sgd", "adam"] = "sgd"
-    proximal_mu: float = Field(0.0, ge=0)
+    proximal_mu: float | None = Field(None, ge=0)
     max_grad_norm: float = Field(0.0, ge=0)
     shuffle_window: int = Field(0, ge=0)
     keep_optimiser_state: bool = False
@@ -183,7 +183,7 @@ class TrainingSection(Section):
         """Return the training settings of a learner from the ``[learning]`` section."""
         from abaton.training import TrainSettings
 
-        return TrainSettings(**self.model_dump())
+        return TrainSettings(**self.model_dump(exclude_none=True))
 
 
 class PrivacyBudgetSection(Section):
@@ -425,7 +425,7 @@ class LearningSection(Section):
                     remedy="set training.epochs to the maximum of a cycle, such as 20",
                 )
             return training
-        return paper_training(name, training)
+        return paper_training(name, self.training.model_dump(exclude_none=True))
 
     def build_strategy(self, learners: int, *, seed: int = 0) -> Strategy:
         """Build the controller's strategy from the ``[learning]`` section for a number of learners."""

@@ -16,7 +16,15 @@ from numpy.typing import NDArray
 
 from abaton.disclosure.attrition import Attrition, AttritionStage
 from abaton.disclosure.suppression import suppress_attrition
-from abaton.features import FeatureTable, Imputation, InputSpec, model_columns
+from abaton.features import (
+    FeatureTable,
+    Imputation,
+    InputSpec,
+    MissingReason,
+    model_columns,
+    suppress_count,
+)
+from abaton.features.labels import MAX_CENSORING_WEIGHT
 from abaton.study import Study
 from abaton.study_run.preparation import PreparedSite, PreparedSites, SplitTable
 
@@ -54,8 +62,14 @@ def describe_cohort(
         split.ingest.name: _in_force(split.table, subjects[split.ingest.name]) for split in prepared.splits
     }
     threshold = max(site.min_cell_count for site in prepared.sites)
+    attritions = {
+        split.ingest.name: split.ingest.attrition
+        for split in prepared.splits
+        if split.ingest.attrition is not None
+    }
     return {
         "characteristics": baseline_characteristics(study, tables, threshold),
+        "censoring": describe_censoring(tables, attritions),
         "events_per_parameter": events_per_parameter(prepared, subjects, parameters, threshold),
         "attrition": {
             site.name: complete_attrition(split, site, subjects[site.name])
@@ -63,6 +77,33 @@ def describe_cohort(
             if split.ingest.attrition is not None
         },
     }
+
+
+def describe_censoring(
+    tables: Mapping[str, FeatureTable], attritions: Mapping[str, Attrition]
+) -> dict[str, Any]:
+    """Return the cohort's subjects with incomplete follow-up, and range and effective number of the others' weights.
+
+    Sites without such subjects are omitted. The number is exact in a site's attrition, and suppressed here.
+    """
+    sites = {}
+    for name, table in tables.items():
+        if table.weights is None or len(table) < table.min_cell_count:
+            continue
+        censored = "–"
+        if name in attritions:
+            excluded = attritions[name].excluded.get(AttritionStage.ROWS, Counter())
+            count = sum(n for reason, n in excluded.items() if reason.endswith(MissingReason.CENSORED.value))
+            censored = suppress_count(count, table.min_cell_count)
+        truncated = int((table.weights >= MAX_CENSORING_WEIGHT).sum())
+        sites[name] = {
+            "censored": censored,
+            "range": [float(table.weights.min()), float(table.weights.max())],
+            "truncated": suppress_count(truncated, table.min_cell_count),
+            "effective": float(table.weights.sum() ** 2 / (table.weights**2).sum()),
+            "rows": len(table),
+        }
+    return sites
 
 
 def _in_force(table: FeatureTable, subjects: frozenset[str]) -> FeatureTable:

@@ -25,6 +25,7 @@ from abaton.study_run.local_benefit import (
 )
 from abaton.study_run.messages import benefit_to_row, counts_to_row, interpretability_to_row, make_message
 from abaton.study_run.site_releases import releasable_subjects
+from abaton.study_run.site_report import make_site_report, site_report_path, write_site_report
 from abaton.study_run.site_run_state import SiteRunFolder, StoredPreparation
 from abaton.study_run.study_policy import StudyPolicy
 
@@ -87,11 +88,14 @@ class SiteRunService(SiteWorker):
 
     def __init__(self, service: StudySiteService, folder: SiteRunFolder, run: str) -> None:
         self._preparation = folder.load_preparation(service.file)
-        self._service, self._run = service, run
+        self._service, self._run, self._folder = service, run, folder
         super().__init__(service.learner(folder, self._preparation, run), service.worker_settings)
 
     def _evaluate_test(self, cache: BaseModelCache, message: Message) -> Message:
-        """Handle a test evaluation in the site's run service: count on test rows of eligible subjects."""
+        """Handle a test evaluation in the site's run service: count on test rows of eligible subjects.
+
+        The site's own report of the last model stays at the site, beside the run's folder.
+        """
         preparation, subjects = self._preparation, self._releasable_subjects()
         models = self._models(cache, message)
         self._policy.admit_evaluation(models)
@@ -101,6 +105,15 @@ class SiteRunService(SiteWorker):
             counts_to_row(evaluate_at_site(preparation.site, preparation, model, vector, subjects, local))
             for vector in models
         ]
+        report = make_site_report(
+            self._service.study,
+            preparation,
+            (model, models[-1]),
+            subjects,
+            local,
+            self._folder.load_characteristics(),
+        )
+        write_site_report(site_report_path(self.worker_settings.folder, self._run), self._run, report)
         return make_message("reply", {}, {"counts": counts})
 
     def _local_benefit(self, cache: BaseModelCache, message: Message) -> Message:

@@ -168,6 +168,16 @@ class SiteRunFolder:
         secret = bytes.fromhex(metadata["secret"])
         return StoredPreparation(site, classes, (mean, std), metadata["seed"], secret, metadata["cohort"])
 
+    def store_characteristics(self, characteristics: Mapping[str, Any]) -> None:
+        """Store the site's suppressed characteristics in its run folder, for its own report."""
+        with atomic_write(self.folder / "characteristics.json", mode=0o600) as temporary_path:
+            temporary_path.write_text(json.dumps(characteristics))
+
+    def load_characteristics(self) -> dict[str, Any]:
+        """Return the site's characteristics at the start of the run from its run folder."""
+        characteristics: dict[str, Any] = json.loads((self.folder / "characteristics.json").read_text())
+        return characteristics
+
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Lock the site's run folder: prevent changes of the rows by other processes of the site."""

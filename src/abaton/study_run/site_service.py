@@ -32,6 +32,7 @@ from abaton.engines.flower.site_worker import (
 )
 from abaton.errors import RefusedError
 from abaton.features import FeatureTable, anonymise_table
+from abaton.features.builder import MAX_RISK_RATIO
 from abaton.governance.keys import PrivateKey
 from abaton.learners import SitePolicy
 from abaton.learners.site_policy import ALLOW_ALL
@@ -59,6 +60,7 @@ from abaton.study_run.site_releases import (
     released_histogram,
     released_sums,
 )
+from abaton.study_run.site_report import site_characteristics
 from abaton.study_run.site_run_service import PersistentLearner, SiteRunService
 from abaton.study_run.site_run_state import PendingTable, SiteRunFolder, SiteRunState, StoredPreparation
 from abaton.study_run.study_policy import make_study_policy
@@ -66,6 +68,10 @@ from abaton.study_run.study_policy import make_study_policy
 WORKER_ENTRY_POINT = "abaton.study_run.site_service:make_site_worker"
 
 _LOG = logging.getLogger(__name__)
+_UNWEIGHTED_COUNTS = (
+    "follow-up too short for the outcome window: evaluation counts on a network have no weights, and would raise the "
+    "risk by more than 10 %"
+)
 _UNREADABLE_RECORDS = "the records are not readable: see the site's log"
 
 RosterFactory = Callable[[LoadedSiteConfig, Study, str, Mapping[str, str]], ConsentRoster]
@@ -191,6 +197,8 @@ class StudySiteService:
         if ingest.cohort_report:
             report = _without_file_names(ingest.cohort_report)
             cohort_report = released_attrition(self.release_log, self.study, report)
+        if table is not None and table.unweighted_risk_ratio > MAX_RISK_RATIO:
+            table, problem = None, _UNWEIGHTED_COUNTS
         reply: dict[str, Any] = {"cohort_report": cohort_report, "problem": problem}
         if table is not None:
             folder.store_table(PendingTable(table, ingest.patient_ids))
@@ -236,6 +244,7 @@ class StudySiteService:
                 site.all_subjects, datetime.now(UTC).timestamp()
             )
             folder.store_preparation(replace(preparation, cohort=cohort))
+            folder.store_characteristics(site_characteristics(self.study, self.name, split.table))
         preparation = folder.load_preparation(self.file)
         reply = {
             "table": preparation.site.digest,

@@ -12,11 +12,11 @@ import pytest
 from tests.study_run.network.network_loopback import Loop
 
 from abaton.engines.flower import Message
-from abaton.errors import RefusedError
+from abaton.errors import RefusedError, SettingsError
 from abaton.federation.federation import state_folder
 from abaton.governance import ConsentRegistry, metadata
 from abaton.learners import SiteReply, SiteRequest
-from abaton.report.pages import render_run_report
+from abaton.report.pages import render_run_report, render_site_report
 from abaton.report.run_report import make_run_report
 from abaton.site import build_site, load_site, subject_pseudonym
 from abaton.site.factory import registry_key
@@ -25,6 +25,7 @@ from abaton.study_run import FIELDS, NetworkRunOptions, StudyOptions, evaluation
 from abaton.study_run.consented_learner import ConsentedLearner
 from abaton.study_run.local_benefit import load_personal_model, personal_models_path
 from abaton.study_run.messages import field_names
+from abaton.study_run.site_report import read_site_report, site_report_path
 from abaton.study_run.site_run_state import SiteRunFolder
 
 OPTIONS = NetworkRunOptions(min_sites=4, seed=5, bootstrap_resamples=0, poll_seconds=0.0)
@@ -81,6 +82,29 @@ def test_a_network_gives_the_same_digests_and_site_metrics_as_one_machine(
     )
     assert not list((tmp_path / "sites").glob("*/*/*.safetensors")), "sites delete the rows of a finished run"
     assert_own_models_stay(tmp_path / "sites", store, there, here)
+    assert_own_reports_stay(tmp_path / "sites", there, here)
+
+
+def assert_own_reports_stay(sites_folder, there, here):
+    """Each site has its own report, which only it can read, with the exact numbers of one machine."""
+    exact = {row["group"]: row for row in here.result["evaluation"]["rows"]}
+    for site, pair in here.result["evaluation"]["local_benefit"]["sites"].items():
+        path = site_report_path(sites_folder / site, there.run)
+        assert path.stat().st_mode & 0o777 == 0o600
+        report = read_site_report(sites_folder / site, there.run)
+        (row,) = [row for row in report["rows"] if row["group"] == site]
+        assert row["subjects"] == exact[site]["subjects"]
+        if pair:
+            assert row["metrics"]["auroc"] == exact[site]["metrics"]["auroc"]
+        at_site = report["performance"]["heterogeneity"]["sites"][site]
+        assert at_site == here.result["performance"]["heterogeneity"]["sites"][site]
+        described = here.result["cohort_description"]
+        assert report["characteristics"]["sites"] == {site: described["characteristics"]["sites"][site]}
+        page = render_site_report(report)
+        assert "Events per parameter" in page
+        assert site in page
+    with pytest.raises(SettingsError, match="has no report"):
+        read_site_report(sites_folder, "another run")
 
 
 def assert_same_evaluation(network, machine):
