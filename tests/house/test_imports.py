@@ -33,7 +33,7 @@ ALLOWED = {
     "anonymity": "atomic_files",
     "documents": "strict_json",
     "kernels": "layout",
-    "disclosure": "anonymity atomic_files metrics",
+    "disclosure": "anonymity atomic_files canonical_json metrics store",
     "report": "layout store",
     "codecs": "kernels layout protocols specs",
     "models": "kernels layout metrics training",
