@@ -96,6 +96,7 @@ def add_scores(
 ) -> ControllerState:
     """Add the evaluators' scores of a learner's model; an evaluator without a score adds none."""
     factor = next(factor for factor in strategy.weighting if factor.validation is not None)
+    assert factor.validation is not None
     score_of = factor.score if isinstance(factor, LossWeighting) else factor.validation.score
     scores = [score for counts in received if (score := score_of(counts)) is not None]
     total, number = state.scores.get(author, (0.0, 0))
