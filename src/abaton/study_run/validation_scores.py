@@ -1,7 +1,7 @@
 """Validation scores that an evaluator releases for the weighting of other sites' models.
 
 At level `exact` these are the counts of correct predictions by class; classes with few subjects are suppressed. At the
-other levels they have noise and are charged to the privacy budget: a table of correct and wrong predictions by class,
+other levels they have noise and are charged to the privacy budget: a table of correct and incorrect predictions by class,
 or a sum of bounded losses. Scores may use a quarter of a study's budget, so that the evaluation remains possible;
 after that the evaluator abstains. The centre averages the scores over evaluators and versions.
 """
@@ -105,14 +105,14 @@ def noisy_counts(
             cells = {
                 f"{case}/{outcome}": ids[(labels == case) & mask].tolist()
                 for case in range(classes)
-                for outcome, mask in (("correct", is_correct), ("wrong", ~is_correct))
+                for outcome, mask in (("correct", is_correct), ("incorrect", ~is_correct))
             }
             released = gate.table(question, cells, sd=settings.score_sd).values
-            correct, wrong = (
+            correct, incorrect = (
                 np.array([max(0.0, released[f"{case}/{outcome}"]) for case in range(classes)])
-                for outcome in ("correct", "wrong")
+                for outcome in ("correct", "incorrect")
             )
-            return _complete(correct, wrong) if correct.sum() + wrong.sum() else ()
+            return _complete(correct, incorrect) if correct.sum() + incorrect.sum() else ()
         sizes_question = Question("validation_sizes", question.study, {"rows": "validation"})
         sizes = gate.table(
             sizes_question, {str(case): ids[labels == case].tolist() for case in range(classes)}
@@ -137,15 +137,15 @@ def _check_budget(gate: ReleaseGate, question: Question) -> None:
         raise RefusedError("scores have used their part of the privacy budget")
 
 
-def _complete(correct: NDArray[Any], wrong: NDArray[Any]) -> Counts:
-    """Return validation counts with predicted classes; wrong predictions are spread evenly over the other classes."""
+def _complete(correct: NDArray[Any], incorrect: NDArray[Any]) -> Counts:
+    """Return validation counts with predicted classes; incorrect predictions are spread evenly over the other classes."""
     classes = len(correct)
     predicted = correct.astype(float)
-    for i, count in enumerate(wrong):
+    for i, count in enumerate(incorrect):
         share, remainder = divmod(int(count), classes - 1)
         for index, j in enumerate(j for j in range(classes) if j != i):
             predicted[j] += share + (index < remainder)
-    return tuple(float(n) for n in (*correct, *(correct + wrong), *predicted))
+    return tuple(float(n) for n in (*correct, *(correct + incorrect), *predicted))
 
 
 def _entropy(actual: NDArray[Any]) -> float:
