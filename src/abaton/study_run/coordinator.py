@@ -131,7 +131,12 @@ class StudyParticipant:
         if self.state_dir is not None:
             folder = self.state_dir / _POLICY_DIR / content_digest(context.name.encode())[:32]
         make_study_policy(
-            self.site.file, self.study, learner, SiteRunState(context.run, folder), self.release_log
+            self.site.file,
+            self.study,
+            learner,
+            SiteRunState(context.run, folder),
+            self.release_log,
+            open_release_gate(self.site.file, self.study, lambda: self.wall_clock(0.0)),
         )
         return learner
 
@@ -343,7 +348,9 @@ def study_federation(
     return Federation(
         learning.build_model(features=len(model_columns(prepared.columns)), classes=len(prepared.classes)),
         participants,
-        learning.build_strategy(len(participants), seed=options.seed),
+        with_mean_scores(
+            learning.build_strategy(len(participants), seed=options.seed), study.privacy.disclosure
+        ),
         learning.build_codec(),
         downlink=learning.build_downlink(),
         metadata=RunMetadata(

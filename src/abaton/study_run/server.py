@@ -198,7 +198,7 @@ class NetworkController:
         federation = Federation(
             self._model,
             {name: RemoteSite(digest) for name, digest in sites.items()},
-            learning.build_strategy(len(names), seed=seed),
+            with_mean_scores(learning.build_strategy(len(names), seed=seed), self._study.privacy.disclosure),
             learning.build_codec(),
             downlink=learning.build_downlink(),
             metadata=metadata,

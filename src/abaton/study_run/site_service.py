@@ -160,7 +160,8 @@ class StudySiteService:
             folder, preparation, self.model(preparation), self.study, self.roster(preparation, run)
         )
         state, release_log = SiteRunState(run, folder.folder / "policy"), self.release_log
-        policy = make_study_policy(self.file, self.study, learner, state, release_log, self.policy)
+        gate = open_release_gate(self.file, self.study)
+        policy = make_study_policy(self.file, self.study, learner, state, release_log, gate, self.policy)
         key, trusted_signers = self._key or signing_key(self.file), self.file.config.policy.trusted_signers
         policy.signer = SiteSigner(key, self.name, self.study.hash, run, trusted_signers, release_log)
         return learner
