@@ -49,7 +49,7 @@ ALLOWED = {
     "features": "anonymity disclosure documents fhir record_types views",
     "dashboard": "atomic_files governance http_server report store",
     "study": (
-        "anonymity canonical_json codecs controller deid documents features fhir learners metrics models "
+        "anonymity canonical_json codecs controller deid disclosure documents features fhir learners metrics models "
         "plugins protocols specs strict_json training views"
     ),
     "federation": (

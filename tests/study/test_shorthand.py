@@ -117,7 +117,7 @@ def test_derived_sections_are_stable():
     """Sites with other versions must compute the same hash: standard views and derivation are fixed."""
     assert (
         study_from_toml(study_text()).hash
-        == "4952d462b4221bc12054ea9a04bdf41d44474c2b605e00b60b06cee865115552"
+        == "47d4eca01aea4b7415e978a2026edd4bccd96aa89c0ab1f3c92f46a0ff991306"
     )
 
 

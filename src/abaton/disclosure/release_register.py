@@ -1,7 +1,7 @@
 """Release register of a site: questions that were answered, and the privacy budget that they cost.
 
 Invariants:
-(1) an answer is recorded and charged in one transaction, before it leaves; a crash can charge an answer that nobody
+(1) an answer is recorded and charged in one transaction, before it leaves; a crash can charge an answer that was not
     received, and then the same answer is given again;
 (2) a question is charged once in an epoch, in any number of threads and processes, and its first answer is repeated;
 (3) the register holds digests of questions, answers, costs and times; it holds no Patient id and no pseudonym;
