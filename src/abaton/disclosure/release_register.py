@@ -262,9 +262,8 @@ def _remaining(
     connection: sql.Connection, study: str, year: int, settings: NoiseSettings
 ) -> tuple[Fraction, Fraction]:
     """Return what remains of a study's budget and of the year's budget; never below 0."""
-    rows = connection.execute(sql.select(_RELEASES.c.study, _RELEASES.c.year, _RELEASES.c.cost)).all()
-    of_study = sum((Fraction(row.cost) for row in rows if row.study == study), Fraction(0))
-    of_year = sum((Fraction(row.cost) for row in rows if row.year == year), Fraction(0))
+    of_study = _sum_costs(connection, _RELEASES.c.study == study)
+    of_year = _sum_costs(connection, _RELEASES.c.year == year)
     is_lost = connection.scalar(sql.select(_LOSSES.c.year).where(_LOSSES.c.year == year)) is not None
     # A budget is a decimal number of the configuration, so 0.1 means one tenth.
     study_budget, yearly_budget = Fraction(str(settings.study_budget)), Fraction(str(settings.yearly_budget))
@@ -272,6 +271,12 @@ def _remaining(
         max(Fraction(0), study_budget - of_study),
         Fraction(0) if is_lost else max(Fraction(0), yearly_budget - of_year),
     )
+
+
+def _sum_costs(connection: sql.Connection, condition: sql.ColumnElement[bool]) -> Fraction:
+    """Return the exact sum of the costs of releases; there are few different costs."""
+    counts = sql.select(_RELEASES.c.cost, sql.func.count()).where(condition).group_by(_RELEASES.c.cost)
+    return sum((Fraction(cost) * n for cost, n in connection.execute(counts)), Fraction(0))
 
 
 def _record_loss(connection: sql.Connection, now: datetime) -> None:
