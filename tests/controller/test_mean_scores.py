@@ -88,7 +88,7 @@ def test_models_between_evaluations_have_the_last_mean_and_start_no_evaluation()
     _, requests = request_evaluations(strategy, state, _contribution(5))
     assert len(requests) == 3
     other, _ = request_evaluations(strategy, state, _contribution(1, "kos"))
-    assert weighting.weight(other) == 0.0
+    assert weighting.weight(other) == 1.0
 
 
 def test_evaluators_that_abstain_do_not_change_the_mean() -> None:
@@ -97,7 +97,7 @@ def test_evaluators_that_abstain_do_not_change_the_mean() -> None:
     _, contribution = _evaluate(_strategy(weighting), _state(), 0, [(), counts, ()])
     assert weighting.weight(contribution) == pytest.approx(accuracy(counts))
     _, contribution = _evaluate(_strategy(weighting), _state(), 0, [(), (), ()])
-    assert weighting.weight(contribution) == 0.0
+    assert weighting.weight(contribution) == 1.0
 
 
 def test_loss_weighting_uses_the_mean_relative_loss() -> None:

@@ -105,9 +105,9 @@ class ValidationWeighting(Weighting):
         return self
 
     def weight(self, contribution: Contribution) -> float:
-        """Return the metric over the summed counts, or the mean score of the evaluators, as the weighting factor."""
+        """Return the metric over the summed counts as the weighting factor, or the mean score; 1 without any score."""
         if self.combination == "mean":
-            return contribution.score or 0.0
+            return 1.0 if contribution.score is None else contribution.score
         return METRICS[self.metric](contribution.counts) if contribution.counts else 0.0
 
     def score(self, counts: Counts) -> float | None:
@@ -159,9 +159,13 @@ class LossWeighting(Weighting):
         )
 
     def weight(self, contribution: Contribution) -> float:
-        """Return exp(-k L/H) over all evaluators as the weighting factor; 0 if none reported a loss."""
-        is_mean = self.combination == "mean"
-        loss = contribution.score if is_mean else self.score(contribution.counts)
+        """Return exp(-k L/H) over all evaluators as the weighting factor; 0 if none reported a loss.
+
+        A mean without any score counts as L/H = 1: no better than the frequencies of the classes.
+        """
+        loss = self.score(contribution.counts)
+        if self.combination == "mean":
+            loss = 1.0 if contribution.score is None else contribution.score
         return 0.0 if loss is None else exp(-min(self.k * max(loss, 0.0), _MAX_EXPONENT))
 
     def score(self, counts: Counts) -> float | None:

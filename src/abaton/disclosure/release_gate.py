@@ -132,6 +132,10 @@ class ReleaseGate:
         self.register, self.level, self._clock = register, level, clock
         self.settings = settings or NoiseSettings()
 
+    def at_level(self, level: DisclosureLevel) -> ReleaseGate:
+        """Return a release gate of the same site at another disclosure level."""
+        return ReleaseGate(self.register, level, self.settings, self._clock)
+
     def table(
         self, question: Question, cells: Mapping[str, Collection[str]], *, sd: float | None = None
     ) -> Released:

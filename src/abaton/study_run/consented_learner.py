@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 from abaton.codecs import CodecPipeline
 from abaton.errors import RefusedError
 from abaton.features import ScaledTable
+from abaton.layout import Vector
 from abaton.learners import Learner
 from abaton.metrics.counts import Counts
 from abaton.models import Examples, Model
@@ -99,6 +101,13 @@ class ConsentedLearner(Learner):
         """Return a model's predictions for the consented learner's validation rows."""
         assert self.validation is not None
         return self.model.score(model, self.validation, self._local).predictions
+
+    def validation_losses(self, model: Vector) -> NDArray[np.float64]:
+        """Return a model's loss for each of the consented learner's validation rows."""
+        assert self.validation is not None
+        x, y = self.validation.x, self.validation.y
+        rows = [Examples(x[i : i + 1], y[i : i + 1]) for i in range(len(y))]
+        return np.array([self.model.score(model, row, self._local).loss for row in rows], np.float64)
 
     @property
     def declared_examples(self) -> int:

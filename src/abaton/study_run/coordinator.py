@@ -29,7 +29,7 @@ from abaton.layout import Vector
 from abaton.learners import Learner
 from abaton.models import Model
 from abaton.site import LoadedSiteConfig, ReleaseLog, build_consent_gate, load_site
-from abaton.site.factory import open_release_log
+from abaton.site.factory import open_release_gate, open_release_log
 from abaton.store import Journal, RunRow, Store, content_digest, default_folder, run_head
 from abaton.study import LearningSection, Study, study_from_toml, write_toml
 from abaton.study_run.baselines import Baseline, local_only_name, train_baselines
@@ -53,6 +53,7 @@ from abaton.study_run.preparation_state import CommonScale, PreparationState
 from abaton.study_run.site_releases import releasable_subjects, released_attrition, released_sums
 from abaton.study_run.site_run_state import SiteRunState
 from abaton.study_run.study_policy import make_study_policy
+from abaton.study_run.validation_scores import with_mean_scores
 
 STUDY_RECIPE = "study"
 """Recipe name of study runs."""

@@ -37,7 +37,7 @@ from abaton.learners import SitePolicy
 from abaton.learners.site_policy import ALLOW_ALL
 from abaton.models import Model
 from abaton.site import LoadedSiteConfig, ReleaseLog, disallowed_plugins, load_site, min_cell_count
-from abaton.site.factory import open_release_log
+from abaton.site.factory import open_release_gate, open_release_log
 from abaton.study import Study, load_study
 from abaton.study_run.consent_roster import ConsentRoster
 from abaton.study_run.ingest import SiteIngest, ingest_sites

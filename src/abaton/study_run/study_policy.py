@@ -1,4 +1,4 @@
-"""Policy of a site in a study: requests are checked against the task contract, numbers in replies pass the release gate.
+"""Policy of a site in a study: requests are checked against the task contract, numbers pass the release gate.
 
 All engines apply it at the site. Refusals are counted; their reasons are only in the site's log.
 
@@ -29,13 +29,21 @@ from abaton.errors import RefusedError
 from abaton.layout import Vector
 from abaton.learners import SitePolicy, SiteReply, SiteRequest
 from abaton.learners.site_policy import ALLOW_ALL
+from abaton.metrics.counts import REGRESSION_SUMS, SURVIVAL_SUMS
+from abaton.metrics.predictions import is_survival_label
 from abaton.site import LoadedSiteConfig, ReleaseLog, SitePolicySection
 from abaton.study import Study
 from abaton.study_run.consented_learner import ConsentedLearner
 from abaton.study_run.model_signatures import SiteSigner
 from abaton.study_run.site_run_state import SiteRunState
 from abaton.study_run.task_contract import TaskContract, too_few_rows_text
-from abaton.study_run.validation_scores import noisy_counts, suppress_counts
+from abaton.study_run.validation_scores import (
+    MAX_LOSS,
+    MAX_SQUARED_ERROR,
+    noisy_counts,
+    noisy_sums,
+    suppress_counts,
+)
 from abaton.training import round_key
 
 _INITIAL_STEPS = (
@@ -72,8 +80,7 @@ class StudyPolicy(SitePolicy):
     def __post_init__(self) -> None:
         """Answer scores at level `summed` as at level `noisy`: they are numbers of a single site."""
         if self.gate.level is DisclosureLevel.SUMMED:
-            gate = self.gate
-            self.gate = ReleaseGate(gate.register, DisclosureLevel.NOISY, gate.settings, gate.clock)
+            self.gate = self.gate.at_level(DisclosureLevel.NOISY)
 
     @property
     def is_exact(self) -> bool:
@@ -278,10 +285,15 @@ class StudyPolicy(SitePolicy):
             return self._suppress(counts)
         validation, patient_ids = self.learner.validation, self.learner.validation_patient_ids
         assert validation is not None
-        predictions = self.learner.predict_validation(request.model)
-        if predictions.ndim != 2 or validation.y.ndim != 1:
-            return ()  # only scores of classes are bounded
         question = Question("score", self.contract.study.study.id, {"model": _digest(request.model)})
+        if is_survival_label(validation.y):
+            losses = self.learner.validation_losses(request.model)
+            return noisy_sums(self.gate, question, patient_ids, losses, MAX_LOSS, len(SURVIVAL_SUMS))
+        predictions = self.learner.predict_validation(request.model)
+        if predictions.ndim == 1:
+            errors = (predictions - validation.y).astype(np.float64) ** 2
+            length = len(REGRESSION_SUMS)
+            return noisy_sums(self.gate, question, patient_ids, errors, MAX_SQUARED_ERROR, length)
         return noisy_counts(
             self.gate, question, patient_ids, predictions, validation.y, self.contract.released_loss
         )

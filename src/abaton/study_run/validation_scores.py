@@ -1,7 +1,7 @@
 """Validation scores that an evaluator releases for the weighting of other sites' models.
 
 At level `exact` these are the counts of correct predictions by class; classes with few subjects are suppressed. At the
-other levels they have noise and are charged to the privacy budget: a table of correct and incorrect predictions by class,
+other levels they have noise and are charged to the privacy budget: correct and incorrect predictions by class,
 or a sum of bounded losses. Scores may use a quarter of a study's budget, so that the evaluation remains possible;
 after that the evaluator abstains. The centre averages the scores over evaluators and versions.
 """
@@ -26,9 +26,12 @@ ReleasedLoss = Literal["none", "mean", "relative"]
 INTERVAL = 5
 """Versions between evaluations at levels with noise."""
 
-_MAX_LOSS = (
-    3.0  # of one subject in a sum with noise: a probability below 5 % for the true class counts as 5 %
-)
+MAX_LOSS = 3.0
+"""Loss of one subject in a sum with noise: a probability below 5 % for the true class counts as 5 %."""
+
+MAX_SQUARED_ERROR = 4.0
+"""Squared error of one subject in a sum with noise, in units of the scaled outcome."""
+
 _BUDGET_SHARE = 0.25  # of the study's budget that scores may use
 
 
@@ -96,8 +99,7 @@ def noisy_counts(
         labels: Class of each row.
         loss: Loss that the study's weighting needs.
     """
-    settings, classes = gate.settings, probabilities.shape[1]
-    ids = np.array(subjects, object)
+    classes, ids = probabilities.shape[1], np.array(subjects, object)
     try:
         if loss == "none":
             _check_budget(gate, question)
@@ -107,27 +109,65 @@ def noisy_counts(
                 for case in range(classes)
                 for outcome, mask in (("correct", is_correct), ("incorrect", ~is_correct))
             }
-            released = gate.table(question, cells, sd=settings.score_sd).values
+            released = gate.table(question, cells, sd=gate.settings.score_sd).values
             correct, incorrect = (
                 np.array([max(0.0, released[f"{case}/{outcome}"]) for case in range(classes)])
                 for outcome in ("correct", "incorrect")
             )
             return _complete(correct, incorrect) if correct.sum() + incorrect.sum() else ()
-        sizes_question = Question("validation_sizes", question.study, {"rows": "validation"})
-        sizes = gate.table(
-            sizes_question, {str(case): ids[labels == case].tolist() for case in range(classes)}
-        ).values
-        actual = np.array([max(1.0, sizes[str(case)]) for case in range(classes)])
-        _check_budget(gate, question)
+        cells = {str(case): ids[labels == case].tolist() for case in range(classes)}
+        sizes = _released_sizes(gate, question.study, cells)
+        actual = np.array([sizes[str(case)] for case in range(classes)])
         true_class = np.clip(probabilities[np.arange(len(labels)), labels], 1e-12, 1.0)
-        losses = np.minimum(-np.log(true_class), _MAX_LOSS)[:, None]
-        total = gate.total(question, subjects, losses, _MAX_LOSS, settings.score_sd).vector[0]
+        total = _released_losses(gate, question, subjects, -np.log(true_class), MAX_LOSS)
     except RefusedError:
         return ()
-    mean_loss = max(0.0, float(total)) / actual.sum()
+    mean_loss = total / actual.sum()
     if loss == "relative":
         mean_loss /= _entropy(actual)
     return (*_complete(actual, np.zeros(classes)), float(mean_loss * actual.sum()))
+
+
+def noisy_sums(
+    gate: ReleaseGate,
+    question: Question,
+    subjects: list[str],
+    losses: NDArray[Any],
+    max_loss: float,
+    length: int,
+) -> Counts:
+    """Return an evaluator's number of subjects and sum of bounded losses with noise, for regression and survival.
+
+    Args:
+        gate: The site's release gate, at level `noisy`.
+        question: What is scored; it names the model.
+        subjects: Patient id of each validation row.
+        losses: Squared error or negative log likelihood of each row.
+        max_loss: Bound of a subject's loss in the sum.
+        length: Length of the counts; sums of the values are not released and are 0.
+    """
+    try:
+        subjects_released = _released_sizes(gate, question.study, {"all": subjects})["all"]
+        total = _released_losses(gate, question, subjects, losses, max_loss)
+    except RefusedError:
+        return ()
+    return (subjects_released, total, *(0.0,) * (length - 2))
+
+
+def _released_sizes(gate: ReleaseGate, study: str, cells: dict[str, list[str]]) -> dict[str, float]:
+    """Return the released numbers of validation subjects that scores refer to, at least 1 each."""
+    released = gate.table(Question("validation_sizes", study, {"cells": sorted(cells)}), cells)
+    return {name: max(1.0, count) for name, count in released.values.items()}
+
+
+def _released_losses(
+    gate: ReleaseGate, question: Question, subjects: list[str], losses: NDArray[Any], max_loss: float
+) -> float:
+    """Return the released sum of bounded losses of a score, at least 0."""
+    _check_budget(gate, question)
+    bounded = np.clip(np.nan_to_num(losses, nan=max_loss), 0, max_loss).astype(np.float64)[:, None]
+    released = gate.total(question, subjects, bounded, max_loss, gate.settings.score_sd)
+    return max(0.0, float(released.vector[0]))
 
 
 def _check_budget(gate: ReleaseGate, question: Question) -> None:
@@ -138,7 +178,7 @@ def _check_budget(gate: ReleaseGate, question: Question) -> None:
 
 
 def _complete(correct: NDArray[Any], incorrect: NDArray[Any]) -> Counts:
-    """Return validation counts with predicted classes; incorrect predictions are spread evenly over the other classes."""
+    """Return validation counts with predicted classes; incorrect ones are spread over the other classes."""
     classes = len(correct)
     predicted = correct.astype(float)
     for i, count in enumerate(incorrect):
