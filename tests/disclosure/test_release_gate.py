@@ -337,7 +337,7 @@ def _ask(path: str, key_path: str, first: int, queue) -> None:
 
 def test_processes_are_charged_once_and_the_budget_holds(site):
     """Three processes create the register together and ask the same 20 questions about other subjects."""
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("fork")
     queue = context.Queue()
     processes = [
         context.Process(target=_ask, args=(str(site.path), str(site.key_path), first, queue))
