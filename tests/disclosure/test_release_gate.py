@@ -337,7 +337,7 @@ def _ask(path: str, key_path: str, first: int, queue) -> None:
 
 def test_processes_are_charged_once_and_the_budget_holds(site):
     """Three processes create the register together and ask the same 20 questions about other subjects."""
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("fork")
     queue = context.Queue()
     processes = [
         context.Process(target=_ask, args=(str(site.path), str(site.key_path), first, queue))
@@ -439,6 +439,23 @@ def test_a_key_that_others_can_read_or_that_is_damaged_is_refused(site):
     site.key_path.write_text("12\n")
     with pytest.raises(StoreError, match="not readable"):
         site.gate()
+
+
+def test_first_values_and_counted_names_survive_a_restart(site):
+    register = site.gate().register
+    assert register.first_value("seed", "study", "7") == "7"
+    assert [register.count_once("updates", task, 2) for task in ("a", "b", "a", "c")] == [
+        True,
+        True,
+        True,
+        False,
+    ]
+    register.close()
+    reopened = site.gate().register
+    assert reopened.first_value("seed", "study", "8") == "7"
+    assert reopened.first_value("seed", "another study", "8") == "8"
+    assert [reopened.count_once("updates", task, 2) for task in ("c", "a")] == [False, True]
+    assert reopened.count_once("other updates", "c", 2)
 
 
 # ---- levels ---------------------------------------------------------------------------------------------------------

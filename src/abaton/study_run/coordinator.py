@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from abaton.anonymity.federated_recoding import RecodingChoice
+from abaton.disclosure.levels import DisclosureLevel, strictest_level
 from abaton.engines import MachineProfile, RunOutcome, restore_learner_state
 from abaton.engines.runner import Watcher
 from abaton.errors import RefusedError, SettingsError
@@ -28,8 +29,15 @@ from abaton.federation.run import COMMUNITY, Run, metric_point, sampled_versions
 from abaton.layout import Vector
 from abaton.learners import Learner
 from abaton.models import Model
-from abaton.site import LoadedSiteConfig, ReleaseLog, build_consent_gate, load_site
-from abaton.site.factory import open_release_gate, open_release_log
+from abaton.site import (
+    LoadedSiteConfig,
+    ReleaseLog,
+    build_consent_gate,
+    disclosure_level,
+    load_site,
+    open_release_gate,
+)
+from abaton.site.factory import open_release_log
 from abaton.store import Journal, RunRow, Store, content_digest, default_folder, run_head
 from abaton.study import LearningSection, Study, study_from_toml, write_toml
 from abaton.study_run.baselines import Baseline, local_only_name, train_baselines
@@ -50,7 +58,7 @@ from abaton.study_run.local_benefit import (
 from abaton.study_run.prediction_performance import performance_results, predict_test_rows
 from abaton.study_run.preparation import PreparedSite, PreparedSites, SiteSums, SplitTable, prepare_sites
 from abaton.study_run.preparation_state import CommonScale, PreparationState
-from abaton.study_run.site_releases import releasable_subjects, released_attrition, released_sums
+from abaton.study_run.site_releases import cohort_report, releasable_subjects, released_cohort, released_sums
 from abaton.study_run.site_run_state import SiteRunState
 from abaton.study_run.study_policy import make_study_policy
 from abaton.study_run.validation_scores import with_mean_scores
@@ -344,7 +352,8 @@ def study_federation(
         for site in prepared.sites
     }
     files = [str(Path(ingest.file.name).resolve()) for ingest in ingests]
-    study_run = _StudyRun(study, prepared, participants, options, files, now, run, is_simulated)
+    reports = {} if stored else {ingest.name: _release_cohort(study, ingest, now) for ingest in ingests}
+    study_run = _StudyRun(study, prepared, participants, options, files, now, run, is_simulated, reports)
     learning = study_run.learning
     return Federation(
         learning.build_model(features=len(model_columns(prepared.columns)), classes=len(prepared.classes)),
@@ -428,6 +437,7 @@ class _StudyRun:
     now: datetime
     run: str
     is_simulated: bool
+    cohort_reports: Mapping[str, Mapping[str, Any]]
 
     @property
     def learning(self) -> LearningSection:
@@ -484,12 +494,7 @@ class _StudyRun:
             "cohorts": cohorts,
             "excluded_sites": dict(prepared.excluded_sites),
             "anonymity": prepared.anonymity,
-            "cohort_reports": {
-                name: released_attrition(self.participants[name].release_log, self.study, report)
-                if name in self.participants
-                else dict(report)
-                for name, report in prepared.cohort_reports.items()
-            },
+            "cohort_reports": dict(self.cohort_reports),
         }
 
     def evaluate(
@@ -547,10 +552,17 @@ class _StudyRun:
             ),
             "progress": [point for version_points in points for point in version_points],
             **self._interpretability(model, community, subjects, local),
-            "cohort_description": describe_cohort(self.study, prepared, subjects, model.layout.trained.size),
+            **self._cohort_description(subjects, model.layout.trained.size),
             **self._performance(model, community, subjects, local),
             **self._internal_external_validation(row.run, subjects, on_progress),
         }
+
+    def _cohort_description(self, subjects: Mapping[str, frozenset[str]], parameters: int) -> dict[str, Any]:
+        """Return the exact description of the cohort of a coordinated run, if all sites are at level `exact`."""
+        levels = [disclosure_level(site.file.config, self.study) for site in self.prepared.sites]
+        if strictest_level(levels) is not DisclosureLevel.EXACT:
+            return {}
+        return {"cohort_description": describe_cohort(self.study, self.prepared, subjects, parameters)}
 
     def _internal_external_validation(
         self, run: str, subjects: Mapping[str, frozenset[str]], on_progress: ProgressCallback
@@ -648,6 +660,16 @@ def _finish(path: Path) -> None:
 def _release_sums(study: Study, seed: int, split: SplitTable) -> SiteSums:
     """Return the scaling sums that a site on the coordinator's machine releases, controlled by its release log."""
     return released_sums(open_release_log(split.ingest.file, split.min_cell_count), study, seed, split)
+
+
+def _release_cohort(study: Study, ingest: SiteIngest, now: datetime) -> dict[str, Any]:
+    """Return the cohort report of a site on the coordinator's machine, released by the site's gate."""
+    if ingest.cohort is None:
+        return {}
+    gate = open_release_gate(ingest.file, study, lambda: now)
+    report = cohort_report(released_cohort(gate, study, ingest.cohort))
+    gate.register.close()
+    return report
 
 
 def study_facts(study: Study) -> dict[str, Any]:
