@@ -20,7 +20,7 @@ import pytest
 from scipy import stats
 
 from abaton.disclosure.levels import DisclosureLevel, NoiseSettings, format_count, strictest_level
-from abaton.disclosure.release_gate import Question, Released, ReleaseGate, SumShare
+from abaton.disclosure.release_gate import Question, Released, ReleaseGate, SumShare, sum_shares
 from abaton.disclosure.release_register import ReleaseRegister
 from abaton.errors import RefusedError, StoreError
 
@@ -502,6 +502,19 @@ def test_shares_add_up_to_one_noise(tmp_path):
     low, high = stats.chi2.ppf([1e-4, 1 - 1e-4], 300) * 4 / 300
     assert low < np.square(errors).mean() < high
     assert gates[0].register.releases()[0].cost == Fraction(1, 8)
+
+
+def test_shares_of_three_sites_are_added_and_fewer_are_refused(tmp_path):
+    gates = [Site(tmp_path / str(i)).gate(DisclosureLevel.SUMMED) for i in range(3)]
+    shares = [
+        g.share(question(), ["a", "b"], np.array([[1.0, 0.5], [0.0, 0.5]]), 2.0, 1.0, 3, "c") for g in gates
+    ]
+    assert sum_shares(shares, ["one", "two"]).values == {"one": 3.0, "two": 3.0}
+    with pytest.raises(ValueError, match="three or more"):
+        sum_shares(shares[:2])
+    other = gates[0].share(question(1), ["a"], np.ones((1, 2)), 9.0, 1.0, 3, "c")
+    with pytest.raises(ValueError, match="same question"):
+        sum_shares([*shares, other])
 
 
 def test_the_strictest_level_applies():

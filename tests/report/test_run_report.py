@@ -43,7 +43,8 @@ def row(**more) -> RunRow:
         "study": {
             "id": "s", "hash": "f" * 64, "title": "Hearts & minds", "question": "Who?", "purpose": "diagnostic",
             "legal_basis": "consent", "centre": "Centre", "shared_data": ["updates"], "mechanism": "pseudonymise",
-            "dates": "year", "min_cell_count": 5, "statements": {"models-stay": "They stay."}, "outcome": "ill",
+            "dates": "year", "disclosure": "noisy", "min_cell_count": 5, "outcome": "ill",
+            "statements": {"models-stay": "They stay."},
         },
         "method": {
             "task": "classification", "model": "logistic", "codec": "raw", "downlink": None, "rounds": 3,
@@ -133,9 +134,9 @@ def test_the_page_contains_the_report():
     report = make_run_report(row(), EVENTS)
     assert [change["cohort"][0] for change in report["privacy"]["changes"]] == ["x", "y"]
     page = render_run_report(report)
-    for text in ("Hearts &amp; minds", "no &lt;label&gt;", "Counts contain noise", "only one class",
-                 "0.800 (0.700 to 0.900)", "too few", "f" * 64, "c" * 64, "--seed 3 --baselines", "They stay.",
-                 "y" * 16):  # fmt: skip
+    for text in ("Hearts &amp; minds", "no &lt;label&gt;", "Counts contain noise", "noisy: counts and sums",
+                 "only one class", "0.800 (0.700 to 0.900)", "too few", "f" * 64, "c" * 64, "--seed 3 --baselines",
+                 "They stay.", "y" * 16):  # fmt: skip
         assert text in page, text
     assert page.count("<h1>") == 1
 

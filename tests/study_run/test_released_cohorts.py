@@ -138,3 +138,22 @@ def test_at_level_summed_no_attrition_of_a_site_is_released(four):
     file, summed = load_site(four.sites[0]), at_level(four.study, "summed")
     (ingest,) = ingest_sites(four.study, [file], NOW)
     assert release(file, summed, ingest.cohort)["counts"] is None
+
+
+def test_at_level_summed_a_run_shows_the_attrition_of_all_sites_together(four, tmp_path):
+    set_policy(four, 'disclosure = "summed"')
+    options = StudyOptions(seed=5, profiles=four.profiles, bootstrap_resamples=0)
+    with Store(tmp_path / "store") as store:
+        row = run_study(four.study, four.sites, store, options, now=NOW).row
+    reports = row.recipe["cohort_reports"]
+    together = reports.pop("all sites")
+    assert all(report["attrition"] == [] for report in reports.values())
+    exact = sum(
+        len(ingest.table) for ingest in ingest_sites(four.study, list(map(load_site, four.sites)), NOW)
+    )
+    assert together["attrition"][-1] == {
+        "stage": "rows",
+        "subjects": str(exact),
+        "excluded": together["attrition"][-1]["excluded"],
+    }
+    assert "cohort_description" not in row.result

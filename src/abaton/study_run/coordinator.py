@@ -18,6 +18,7 @@ from typing import Any
 
 from abaton.anonymity.federated_recoding import RecodingChoice
 from abaton.disclosure.levels import DisclosureLevel, strictest_level
+from abaton.disclosure.release_gate import MIN_SITES
 from abaton.engines import MachineProfile, RunOutcome, restore_learner_state
 from abaton.engines.runner import Watcher
 from abaton.errors import RefusedError, SettingsError
@@ -41,7 +42,7 @@ from abaton.site.factory import open_release_log
 from abaton.store import Journal, RunRow, Store, content_digest, default_folder, run_head
 from abaton.study import LearningSection, Study, study_from_toml, write_toml
 from abaton.study_run.baselines import Baseline, local_only_name, train_baselines
-from abaton.study_run.cohort_description import describe_cohort
+from abaton.study_run.cohort_description import ALL, describe_cohort
 from abaton.study_run.consent_roster import ConsentRoster, RemainingConsentGate, WallClock
 from abaton.study_run.consented_learner import ConsentedLearner
 from abaton.study_run.evaluation import evaluate_models, local_layers
@@ -58,7 +59,14 @@ from abaton.study_run.local_benefit import (
 from abaton.study_run.prediction_performance import performance_results, predict_test_rows
 from abaton.study_run.preparation import PreparedSite, PreparedSites, SiteSums, SplitTable, prepare_sites
 from abaton.study_run.preparation_state import CommonScale, PreparationState
-from abaton.study_run.site_releases import cohort_report, releasable_subjects, released_cohort, released_sums
+from abaton.study_run.site_releases import (
+    cohort_report,
+    cohort_share,
+    releasable_subjects,
+    released_cohort,
+    released_sums,
+    summed_cohort,
+)
 from abaton.study_run.site_run_state import SiteRunState
 from abaton.study_run.study_policy import make_study_policy
 from abaton.study_run.validation_scores import with_mean_scores
@@ -352,7 +360,7 @@ def study_federation(
         for site in prepared.sites
     }
     files = [str(Path(ingest.file.name).resolve()) for ingest in ingests]
-    reports = {} if stored else {ingest.name: _release_cohort(study, ingest, now) for ingest in ingests}
+    reports = {} if stored else _release_cohorts(study, ingests, now)
     study_run = _StudyRun(study, prepared, participants, options, files, now, run, is_simulated, reports)
     learning = study_run.learning
     return Federation(
@@ -662,14 +670,24 @@ def _release_sums(study: Study, seed: int, split: SplitTable) -> SiteSums:
     return released_sums(open_release_log(split.ingest.file, split.min_cell_count), study, seed, split)
 
 
-def _release_cohort(study: Study, ingest: SiteIngest, now: datetime) -> dict[str, Any]:
-    """Return the cohort report of a site on the coordinator's machine, released by the site's gate."""
-    if ingest.cohort is None:
-        return {}
-    gate = open_release_gate(ingest.file, study, lambda: now)
-    report = cohort_report(released_cohort(gate, study, ingest.cohort))
-    gate.register.close()
-    return report
+def _release_cohorts(study: Study, ingests: Sequence[SiteIngest], now: datetime) -> dict[str, dict[str, Any]]:
+    """Return the cohort reports of sites on the coordinator's machine, released by the sites' gates.
+
+    At level `summed` sites have no attrition of their own; that of three or more of them is reported as one.
+    """
+    reports: dict[str, dict[str, Any]] = {ingest.name: {} for ingest in ingests}
+    gates = {i.name: open_release_gate(i.file, study, lambda: now) for i in ingests if i.cohort is not None}
+    cohorts = {ingest.name: ingest.cohort for ingest in ingests if ingest.cohort is not None}
+    for name, cohort in cohorts.items():
+        reports[name] = cohort_report(released_cohort(gates[name], study, cohort))
+    summed = [name for name, gate in gates.items() if gate.level is DisclosureLevel.SUMMED]
+    if len(summed) >= MIN_SITES:
+        shares = [cohort_share(gates[name], study, cohorts[name], summed) for name in summed]
+        threshold = max(gates[name].settings.threshold for name in summed)
+        reports[ALL] = cohort_report(summed_cohort(shares, list(cohorts[summed[0]].cells), threshold))
+    for gate in gates.values():
+        gate.register.close()
+    return reports
 
 
 def study_facts(study: Study) -> dict[str, Any]:
@@ -688,6 +706,7 @@ def study_facts(study: Study) -> dict[str, Any]:
             "shared_data": [shared.value for shared in header.shared_data],
             "mechanism": deidentification.mechanism.value,
             "dates": deidentification.dates.value,
+            "disclosure": study.privacy.disclosure.value,
             "min_cell_count": study.privacy.min_cell_count,
             "statements": {key.value: text for key, text in study.consent.statements.items()}
             if study.consent

@@ -7,15 +7,19 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+import numpy as np
+
 from abaton.anonymity import AnonymitySettings
 from abaton.anonymity.federated_recoding import CombinationHistogram, RecodingChoice
+from abaton.canonical_json import canonical_digest
 from abaton.disclosure.attrition import RELEASED_STAGES, attrition_steps
 from abaton.disclosure.levels import DisclosureLevel
-from abaton.disclosure.release_gate import Question, ReleaseGate
+from abaton.disclosure.release_gate import Question, ReleaseGate, SumShare, sum_shares
 from abaton.errors import RefusedError
 from abaton.features import ColumnMoments, ColumnStatistics, FeatureTable, combination_histogram
 from abaton.site import ReleaseLog
@@ -45,6 +49,29 @@ def released_cohort(gate: ReleaseGate, study: Study, cohort: IngestedCohort) -> 
         "counts": counts,
         "threshold": gate.settings.threshold,
         "remarks": list(cohort.remarks if is_exact else [cohort.legal_basis]),
+    }
+
+
+def cohort_share(gate: ReleaseGate, study: Study, cohort: IngestedCohort, names: Sequence[str]) -> SumShare:
+    """Return a site's part of the attrition summed over the named sites; it may enter a secure sum only."""
+    question = Question("attrition", study.study.id, {"document": study.hash, "cells": list(cohort.cells)})
+    subjects = [subject for members in cohort.cells.values() for subject in members]
+    cells = np.repeat(np.arange(len(cohort.cells)), [len(members) for members in cohort.cells.values()])
+    rows = np.eye(len(cohort.cells))[cells]
+    # A change of cell moves the sum by the square root of 2.
+    bound, digest = math.sqrt(2), canonical_digest(sorted(names))
+    return gate.share(question, subjects, rows, bound, gate.settings.table_sd, len(names), digest)
+
+
+def summed_cohort(shares: Sequence[SumShare], cells: Sequence[str], threshold: int) -> dict[str, Any]:
+    """Return the attrition summed over sites in the form of `released_cohort`; small counts are suppressed."""
+    values = {name: float(round(n)) for name, n in sum_shares(shares, cells).values.items()}
+    suppressed = sorted(name for name, n in values.items() if 0 < n < threshold)
+    known = {name: n for name, n in values.items() if name not in suppressed}
+    return {
+        "counts": {"values": known, "sd": 0.0, "suppressed": suppressed},
+        "threshold": threshold,
+        "remarks": [],
     }
 
 
