@@ -201,27 +201,6 @@ def test_two_runs_around_a_withdrawal_reveal_nothing(centre, tmp_path):
     assert len(first ^ second) >= 5, "subjects are split again, so differencing leaves no single subject"
 
 
-def test_a_withdrawal_during_a_run_stops_the_evaluator_and_not_the_learner(ready):
-    """The counts of one model with and without a subject differ by that subject."""
-    start = ready.start()
-    before = ready.train(0, start)
-    assert len(before.header["counts"]) == 6
-    file = load_site(ready.demo.sites[0])
-    site = SiteRunFolder(run_folder(ready.service.worker_settings, "run")).load_preparation(file).site
-    registry = ConsentRegistry(Database(file.path("consents.db"), metadata))
-    for number, subject in enumerate(site.rows.validation.subjects[:2]):
-        pseudonym = subject_pseudonym(file.path("registry.key").read_bytes(), site.patient_ids[subject])
-        registry.withdraw(pseudonym, ready.study.study.id, datetime.now(UTC) - timedelta(hours=1))
-        after = ready.train(number + 1, start + np.float32(0.01 * (number + 1)))
-        assert after.reason is None, "training continues without them"
-        assert not after.header["counts"]
-        assert after.header["examples"] == before.header["examples"]
-        (counts,) = ready.score("evaluate", [start + np.float32(0.1 * (number + 1))], f"{number}").header[
-            "counts_list"
-        ]
-        assert not counts
-
-
 def test_a_release_is_repeated_for_the_same_group_or_one_that_differs_by_enough(tmp_path):
     release_log = ReleaseLog(tmp_path / "ledger", lambda person: f"tag {person}", 5)
     patients = {str(i) for i in range(20)}

@@ -34,7 +34,7 @@ ALLOWED = {
     "anonymity": "atomic_files strict_toml",
     "documents": "strict_json strict_toml",
     "kernels": "layout",
-    "disclosure": "anonymity atomic_files metrics",
+    "disclosure": "anonymity atomic_files canonical_json metrics store",
     "report": "layout store",
     "codecs": "kernels layout protocols specs",
     "models": "kernels layout metrics training",
@@ -51,7 +51,7 @@ ALLOWED = {
     "features": "anonymity disclosure documents fhir record_types views",
     "dashboard": "atomic_files governance http_server report store strict_toml",
     "study": (
-        "anonymity canonical_json codecs controller deid documents features fhir learners metrics models "
+        "anonymity canonical_json codecs controller deid disclosure documents features fhir learners metrics models "
         "plugins protocols specs strict_json strict_toml training views"
     ),
     "federation": (
@@ -91,7 +91,10 @@ PURE = (
     "metrics",
     "codecs",
     "controller",
-    "disclosure/suppression.py",
+    "disclosure/attrition.py",
+    "disclosure/levels.py",
+    "disclosure/noise.py",
+    "disclosure/privacy_budget.py",
     "disclosure/rounding.py",
     "secure_sum/centre_decisions.py",
     "secure_sum/modular_vectors.py",

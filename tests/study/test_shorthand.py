@@ -117,7 +117,7 @@ def test_derived_sections_are_stable():
     """Sites with other versions must compute the same hash: standard views and derivation are fixed."""
     assert (
         study_from_toml(study_text()).hash
-        == "8c2646e417d9d5fb07ab3559d9b139bdf3038058590a286bdb8f9062a354c061"
+        == "47d4eca01aea4b7415e978a2026edd4bccd96aa89c0ab1f3c92f46a0ff991306"
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.cli_runner import abaton
 
+from abaton.disclosure.levels import DisclosureLevel
 from abaton.site import load_site
 from abaton.study_run.messages import FIELDS
 from abaton.study_run.model_signatures import signing_key
@@ -26,7 +27,7 @@ def test_policy_text_covers_releases_recipient_frequency_and_withdrawal(four):
         "versions",
         "withdrawal",
         "who decides",
-        "min_cell_count",
+        "disclosure",
     }
     assert topics <= statements.keys()
     assert statements["recipient"].startswith(four.study.centre.name)
@@ -37,8 +38,45 @@ def test_policy_text_describes_the_released_histogram(four):
     statements = statements_of(load_site(four.sites[0]), four.study)
     assert "combination of age, sex, generalised so that" in statements["k-anonymity"]
     assert "at least min_cell_count subjects" in statements["k-anonymity"]
-    assert "No released count is about fewer subjects" in statements["min_cell_count"]
     assert "at least min_cell_count subjects" in FIELDS["ingest"]["body/histogram"]
+
+
+def with_policy(site, text: str):
+    """Return the configuration with one more line under [policy]."""
+    content = site.read_text()
+    line = "[policy]\n" + text + "\n"
+    site.write_text(content.replace("[policy]\n", line) if "[policy]\n" in content else f"{content}\n{line}")
+    return load_site(site)
+
+
+def test_policy_text_states_the_promise_with_the_figures_of_the_site(four):
+    file = with_policy(four.sites[0], 'disclosure = "noisy"')
+    text = statements_of(file, four.study)["disclosure"]
+    # Phi(sqrt(2 rho) / 2) and its variants for rho = 1 and rho = 2, from a table of the normal distribution.
+    for figures in (
+        "at most 76% and 84% of cases",
+        "in 64% and 69% of cases",
+        "at most 84% and 92% of cases",
+    ):
+        assert figures in text
+    assert "typically off by 3." in text
+    assert "no count below 10." in text
+    assert "epsilon 7.8 per study and 11.7 per year, at delta 1e-06" in text
+    assert "does not cover model updates" in text
+    halved = with_policy(four.sites[0], "study_budget = 0.5")
+    assert "at most 69% and 76% of cases" in statements_of(halved, four.study)["disclosure"]
+
+
+def test_policy_text_of_exact_promises_nothing_about_differencing(four):
+    exact = four.study.model_copy(
+        update={"privacy": four.study.privacy.model_copy(update={"disclosure": DisclosureLevel.EXACT})}
+    )
+    text = statements_of(load_site(four.sites[0]), exact)["disclosure"]
+    assert text.startswith("exact. ")
+    assert "counts of 1 to 4 subjects are suppressed" in text
+    assert "can find out about single subjects" in text
+    stricter = with_policy(four.sites[0], 'disclosure = "noisy"')
+    assert statements_of(stricter, exact)["disclosure"].startswith("noisy")
 
 
 def test_policy_text_without_registry_states_that_consents_are_not_checked(four):

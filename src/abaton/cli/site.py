@@ -1,4 +1,4 @@
-"""``abaton site check``, ``policy``, ``report``, ``new`` and ``suggest-mapping``."""
+"""``abaton site check``, ``policy``, ``releases``, ``report``, ``new`` and ``suggest-mapping``."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ for command in (
 app.command("suggest-mapping")(suggest_mapping)
 
 
-_SUMMARY_RULES = ("rows of an update", "scores", "privacy budget", "small sites")
+_SUMMARY_RULES = ("disclosure", "rows of an update", "scores", "privacy budget", "small sites")
 
 
 @app.command()
@@ -90,7 +90,7 @@ def check(
 ) -> None:
     """Print a site's attrition for a study (read, eligible, consented, retained) with reasons, without values.
 
-    Counts of subjects below the minimum cell count are suppressed. Exit code 1: no subject remains.
+    The counts are exact, for the site itself; nothing of this leaves the site. Exit code 1: no subject remains.
     """
     from abaton.site import SiteConfigError, build_site, check_site, load_site
     from abaton.study import load_study
@@ -194,6 +194,90 @@ def report(
 
 
 @app.command()
+def releases(
+    *,
+    site: Path = typer.Option(Path("site.toml"), "--site", help="Configuration of the site"),
+    confirm_loss: bool = typer.Option(
+        False, "--confirm-loss", help="Start again after a loss; the budget of this year counts as used up"
+    ),
+    json: bool = JsonOption,
+) -> None:
+    """Show which numbers about groups of subjects left the site, when, to which study, and what remains.
+
+    At level 'noisy' each new answer uses a part of the privacy budget: a table of counts with noise of standard
+    deviation 3 uses 1/18 = 0.056. A repeated answer uses nothing. A study may use 1 and all studies of a year 2; the
+    policy section of the site's configuration sets both. When a budget is used up, nothing more is released. 'abaton
+    site policy --explain' says what a budget means for one subject. At level 'exact' nothing is used, because nothing
+    is promised.
+
+    The register is the file SITE.release-register, its key is beside it; back up both. If one is lost, the site
+    releases nothing until you restore it, or confirm the loss.
+    """
+    from abaton.disclosure.release_register import ReleaseRegister
+    from abaton.site import load_site, release_register_paths
+
+    file, now = load_site(site), datetime.now(UTC)
+    paths = release_register_paths(file)
+    if confirm_loss:
+        ReleaseRegister.confirm_loss(*paths, now).close()
+        note(f"the privacy budget of {now.year} counts as used up")
+    # Without any file nothing was released yet; looking at it creates none.
+    register = ReleaseRegister(*paths) if any(path.exists() for path in paths) else None
+    settings = file.config.policy.noise_settings()
+    recorded = [] if register is None else register.releases()
+    budgets = [
+        {
+            "budget": study,
+            "limit": settings.study_budget,
+            "remaining": float(register.remaining(study, now.year, settings)),
+        }
+        for study in sorted({release.study for release in recorded})
+        if register is not None
+    ]
+    of_year = (
+        settings.yearly_budget if register is None else float(register.remaining_in_year(now.year, settings))
+    )
+    budgets.append(
+        {"budget": f"all studies in {now.year}", "limit": settings.yearly_budget, "remaining": of_year}
+    )
+    lost = [] if register is None else register.loss_years()
+    if json:
+        rows = [
+            {
+                "time": release.time.isoformat(),
+                "study": release.study,
+                "kind": release.kind,
+                "level": release.level.value,
+                "cost": float(release.cost),
+                "question": release.question,
+            }
+            for release in recorded
+        ]
+        emit({"site": file.config.site.id, "releases": rows, "budgets": budgets, "lost": lost})
+        return
+    if recorded:
+        table(
+            f"releases of {file.config.site.name}",
+            ["time", "study", "what", "level", "cost"],
+            [
+                (f"{r.time:%Y-%m-%d %H:%M}", r.study, r.kind, r.level.value, f"{float(r.cost):.3f}")
+                for r in recorded
+            ],
+        )
+    else:
+        note("nothing was released yet")
+    table(
+        "privacy budget",
+        ["budget", "limit", "remaining"],
+        [(str(b["budget"]), f"{b['limit']:g}", f"{b['remaining']:.3f}") for b in budgets],
+    )
+    if lost:
+        note(
+            f"a loss of the register was confirmed in {', '.join(map(str, lost))}: that year's budget is used up"
+        )
+
+
+@app.command()
 def new(
     file: Path = typer.Argument(Path("site.toml"), help="Path of the new file"),
     *,
@@ -215,18 +299,21 @@ def new(
 
 def _print_preflight(preflight: PreflightResult, title: str) -> None:
     rows: list[tuple[str, str, str]] = []
-    for step in preflight.attrition:
-        rows += [("", reason, cell.text) for reason, cell in step.reasons.items()]
-        rows.append((step.stage.value, "", step.reached.text))
+    attrition = preflight.attrition
+    for stage in attrition.stages:
+        excluded = sorted(attrition.excluded.get(stage, {}).items())
+        rows += [("", reason, str(count)) for reason, count in excluded]
+        rows.append((stage.value, "", str(attrition.reached[stage])))
     table(title, ["stage", "excluded because", "subjects"], rows)
-    table("records read", ["type", "records"], list(preflight.records_read.items()))
+    table("records read", ["type", "records"], [(n, str(c)) for n, c in preflight.records_read.items()])
     if preflight.withheld:
-        table("records withheld", ["reason", "records"], list(preflight.withheld.items()))
+        table("records withheld", ["reason", "records"], [(n, str(c)) for n, c in preflight.withheld.items()])
     if preflight.skipped:
         skipped = [
-            (reason, count, ", ".join(locations)) for reason, (count, locations) in preflight.skipped.items()
+            (reason, str(count), ", ".join(locations))
+            for reason, (count, locations) in preflight.skipped.items()
         ]
         table("skipped", ["reason", "count", "where"], skipped)
     for remark in preflight.remarks:
         note(remark)
-    note(f"counts below {preflight.min_cell_count} subjects are suppressed, with complementary suppression")
+    note("the counts are exact and for this site only; nothing of this leaves the site")

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import zip_longest
+from math import fsum
 
 from abaton import training
 from abaton.controller.events import Instruction, StartEvaluation
 from abaton.controller.state import Contribution, ControllerState, LearnerInfo
 from abaton.controller.strategies import Strategy
-from abaton.controller.weighting import ValidationWeighting
+from abaton.controller.weighting import LossWeighting, ValidationWeighting
 from abaton.metrics import counts as validation_counts
 from abaton.metrics.counts import Counts
 
@@ -43,13 +44,17 @@ def request_evaluations(
     weighting = strategy.validation
     if weighting is None or contribution.is_final:
         return contribution, ()
+    if contribution.version % weighting.interval:
+        return contribution._replace(score=mean_score(state, contribution.update.learner)), ()
     task, author = contribution.update.task, contribution.update.learner
     evaluators = select_evaluators(weighting, state, strategy.seed, task, author)
     own_counts = (contribution.update.counts,) if weighting.include_own_validation else ()
+    own_score = mean_score(add_scores(strategy, state, author, own_counts), author)
     pending = contribution._replace(
         pending_evaluators=frozenset(evaluators),
         evaluations_received=own_counts,
         counts=() if evaluators else validation_counts.combine_counts(own_counts),
+        score=None if evaluators else own_score,
     )
     return pending, tuple(StartEvaluation(evaluation_id(task, name), name, task) for name in evaluators)
 
@@ -76,10 +81,33 @@ def add_evaluation(
         if strategy.is_capped:
             received, is_reduced = validation_counts.cap_largest_counts(received)
             state = state._replace(capped_evaluations=state.capped_evaluations + is_reduced)
+        if strategy.validation is not None and strategy.validation.combination == "mean":
+            author = contribution.update.learner
+            state = add_scores(strategy, state, author, received)
+            evaluated = evaluated._replace(score=mean_score(state, author))
         evaluated = evaluated._replace(
             evaluations_received=(), counts=validation_counts.combine_counts(received)
         )
     return state._replace(awaiting_evaluation=state.awaiting_evaluation.set(task, evaluated))
+
+
+def add_scores(
+    strategy: Strategy, state: ControllerState, author: str, received: Sequence[Counts]
+) -> ControllerState:
+    """Add the evaluators' scores of a learner's model; an evaluator without a score adds none."""
+    factor = next(factor for factor in strategy.weighting if factor.validation is not None)
+    assert factor.validation is not None
+    score_of = factor.score if isinstance(factor, LossWeighting) else factor.validation.score
+    scores = [score for counts in received if (score := score_of(counts)) is not None]
+    total, number = state.scores.get(author, (0.0, 0))
+    total_after = (total + fsum(scores), number + len(scores))
+    return state._replace(scores=state.scores.set(author, total_after))
+
+
+def mean_score(state: ControllerState, learner: str) -> float | None:
+    """Return the mean score of a learner's models over evaluators and versions; None without a score."""
+    total, number = state.scores.get(learner, (0.0, 0))
+    return total / number if number else None
 
 
 def are_counts_plausible(learner: LearnerInfo, counts: Counts) -> bool:

@@ -72,6 +72,7 @@ class Contribution(NamedTuple):
         pending_evaluators: Evaluators that have not replied yet.
         evaluations_received: Counts of the evaluators that replied; the author's own first, if included.
         counts: Sum of all counts, once no evaluator is pending.
+        score: Mean score of the learner's models over all evaluations, for a weighting by means; None without one.
         used_validation_data: Whether it was trained on the learner's validation set, too.
         is_final: Whether it arrived in the final rounds, where no model is evaluated and the last weight is used.
     """
@@ -85,6 +86,7 @@ class Contribution(NamedTuple):
     counts: Counts = ()
     used_validation_data: bool = False
     is_final: bool = False
+    score: float | None = None
 
 
 class ControllerState(NamedTuple):
@@ -113,6 +115,7 @@ class ControllerState(NamedTuple):
         progress: Development of the distributed validation loss.
         last_commits: Last commit of each learner, if there are final rounds.
         final_updates: Updates of the final rounds that each learner has committed (asynchronous schedulers).
+        scores: Sum and number of the evaluators' scores of each learner's models, for a weighting by means.
         capped_updates: Updates whose examples were capped, if the strategy's robustness is `capped`.
         capped_evaluations: Models of which one evaluator's counts were capped, likewise.
         scheduler_state: Values that a user-defined scheduler remembers, by name.
@@ -141,6 +144,7 @@ class ControllerState(NamedTuple):
     progress: EvaluationProgress = EvaluationProgress()
     last_commits: Map[str, LastCommit] = Map()
     final_updates: Map[str, int] = Map()
+    scores: Map[str, tuple[float, int]] = Map()
     capped_updates: int = 0
     capped_evaluations: int = 0
     scheduler_state: Map[str, float] = Map()

@@ -14,7 +14,7 @@ from typing import ClassVar, Literal, Protocol
 
 from abaton.controller.state import Contribution
 from abaton.errors import SettingsError
-from abaton.metrics.counts import METRICS, relative_loss, task_of
+from abaton.metrics.counts import METRICS, Counts, relative_loss, task_of
 
 _MAX_EXPONENT = (
     60.0  # the smallest weight by loss is e^-60, so that a run whose first models are all bad still learns
@@ -58,12 +58,17 @@ class ValidationWeighting(Weighting):
         evaluators: Number of other learners that evaluate each model; all of them if None.
         evaluator_selection: `random`, or `label_coverage`: the sample whose labels are closest to the federation's.
         include_own_validation: Whether the author's own validation set is included, as in the paper.
+        combination: `sum` of the evaluators' counts, as in the paper, or `mean` of their scores over all evaluations so
+            far: one evaluator with wrong labels then has less influence, and noise in the counts averages out.
+        interval: Number of versions between evaluations; with `mean` the last mean is used in between.
     """
 
     metric: str = "micro_f1"
     evaluators: int | None = None
     evaluator_selection: Literal["random", "label_coverage"] = "random"
     include_own_validation: bool = True
+    combination: Literal["sum", "mean"] = "sum"
+    interval: int = 1
 
     def __post_init__(self) -> None:
         if self.metric not in METRICS:
@@ -92,6 +97,7 @@ class ValidationWeighting(Weighting):
                 where="weighting",
                 remedy="set evaluators, use a classification metric, or remove it",
             )
+        _check_combination(self.combination, self.interval)
 
     @property
     def validation(self) -> ValidationWeighting:
@@ -99,8 +105,14 @@ class ValidationWeighting(Weighting):
         return self
 
     def weight(self, contribution: Contribution) -> float:
-        """Return the metric over the summed counts of all evaluators as the weighting factor."""
+        """Return the metric over the summed counts as the weighting factor, or the mean score; 1 without any score."""
+        if self.combination == "mean":
+            return 1.0 if contribution.score is None else contribution.score
         return METRICS[self.metric](contribution.counts) if contribution.counts else 0.0
+
+    def score(self, counts: Counts) -> float | None:
+        """Return the metric of an evaluator's counts for a weighting by mean scores, at least 0; None without any."""
+        return max(0.0, METRICS[self.metric](counts)) if counts else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +130,7 @@ class LossWeighting(Weighting):
         include_own_validation: Whether the author's own validation set is included.
         is_relative: Whether evaluators send L/H of their own labels instead of losses, as in a study; L/H is then the
             mean of these.
+        combination, interval: As of `ValidationWeighting`; the mean is that of L/H.
     """
 
     k: float = 4.0
@@ -125,6 +138,8 @@ class LossWeighting(Weighting):
     evaluator_selection: Literal["random", "label_coverage"] = "random"
     include_own_validation: bool = False
     is_relative: bool = False
+    combination: Literal["sum", "mean"] = "sum"
+    interval: int = 1
 
     def __post_init__(self) -> None:
         if isinstance(self.k, bool) or not 0 < self.k < inf:
@@ -135,13 +150,27 @@ class LossWeighting(Weighting):
     def validation(self) -> ValidationWeighting:
         """Evaluators that this weighting by loss needs; their counts are those of any classification metric."""
         return ValidationWeighting(
-            "accuracy", self.evaluators, self.evaluator_selection, self.include_own_validation
+            "accuracy",
+            self.evaluators,
+            self.evaluator_selection,
+            self.include_own_validation,
+            self.combination,
+            self.interval,
         )
 
     def weight(self, contribution: Contribution) -> float:
-        """Return exp(-k L/H) over all evaluators as the weighting factor; 0 if none reported a loss."""
-        loss = relative_loss(contribution.counts, is_relative=self.is_relative)
-        return 0.0 if loss is None else exp(-min(self.k * loss, _MAX_EXPONENT))
+        """Return exp(-k L/H) over all evaluators as the weighting factor; 0 if none reported a loss.
+
+        A mean without any score counts as L/H = 1: no better than the frequencies of the classes.
+        """
+        loss = self.score(contribution.counts)
+        if self.combination == "mean":
+            loss = 1.0 if contribution.score is None else contribution.score
+        return 0.0 if loss is None else exp(-min(self.k * max(loss, 0.0), _MAX_EXPONENT))
+
+    def score(self, counts: Counts) -> float | None:
+        """Return L/H of an evaluator's counts, for a weighting by mean scores; None without a loss."""
+        return relative_loss(counts, is_relative=self.is_relative) if counts else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +206,19 @@ class StalenessWeighting(Weighting):
         if self.kind == "hinge" and staleness > self.b:
             return 1 / (self.a * (staleness - self.b) + 1)
         return 1.0
+
+
+def _check_combination(combination: str, interval: int) -> None:
+    if combination not in ("sum", "mean"):
+        raise SettingsError(
+            f"combination is '{combination}'", where="weighting", remedy="use 'sum' or 'mean'"
+        )
+    if isinstance(interval, bool) or interval < 1 or (interval > 1 and combination == "sum"):
+        raise SettingsError(
+            f"interval is {interval} with combination '{combination}'",
+            where="weighting",
+            remedy="use 1, or combination = 'mean' and a larger interval",
+        )
 
 
 def contribution_weight(factors: tuple[Weighting, ...], contribution: Contribution) -> float:

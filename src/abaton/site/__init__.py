@@ -2,7 +2,6 @@
 
 from abaton.disclosure.attrition import Attrition, AttritionStage
 from abaton.disclosure.release_log import ReleaseLog
-from abaton.disclosure.suppression import suppress_attrition
 from abaton.site.centre_client import CentreClient, CentreUnavailableError, RecordSender, TransferReport
 from abaton.site.centre_session import CentreSession, open_centre_session, retention_targets
 from abaton.site.config import (
@@ -17,6 +16,7 @@ from abaton.site.config_reader import (
     LoadedSiteConfig,
     SiteConfigError,
     disallowed_plugins,
+    disclosure_level,
     load_site,
     min_cell_count,
     site_from_toml,
@@ -34,7 +34,15 @@ from abaton.site.consent_gate import (
     subject_pseudonym,
 )
 from abaton.site.consent_import import ImportedConsents, import_site_consents, read_permit
-from abaton.site.factory import build_consent_gate, build_site, open_release_log, release_log_paths
+from abaton.site.factory import (
+    build_consent_gate,
+    build_site,
+    open_release_gate,
+    open_release_log,
+    preview_release_gate,
+    release_log_paths,
+    release_register_paths,
+)
 from abaton.site.preflight import PreflightResult, check_site, summarise_pipeline
 from abaton.site.record_pipeline import AcceptedSubject, SitePipeline
 from abaton.site.source_profile import SourceProfile, profile_source
@@ -89,19 +97,22 @@ __all__ = [
     "build_site",
     "check_site",
     "disallowed_plugins",
+    "disclosure_level",
     "import_site_consents",
     "load_site",
     "min_cell_count",
     "open_centre_session",
+    "open_release_gate",
     "open_release_log",
+    "preview_release_gate",
     "profile_source",
     "publish",
     "read_permit",
     "release_log_paths",
+    "release_register_paths",
     "retention_targets",
     "site_from_toml",
     "site_template",
     "subject_pseudonym",
     "summarise_pipeline",
-    "suppress_attrition",
 ]

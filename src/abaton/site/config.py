@@ -9,6 +9,7 @@ Invariants:
 from __future__ import annotations
 
 import re
+from dataclasses import fields
 from datetime import datetime, time
 from enum import StrEnum
 from pathlib import PurePath
@@ -18,6 +19,7 @@ from pydantic import AfterValidator, Field, model_validator
 
 from abaton.deid.rule_compiler import CompiledRules
 from abaton.deid.settings import DateHandling, DeidentificationRule
+from abaton.disclosure.levels import DisclosureLevel, NoiseSettings
 from abaton.documents.fields import Section, Text, field_error
 from abaton.errors import RefusedError, SettingsError
 from abaton.site.config_fields import (
@@ -33,6 +35,7 @@ from abaton.site.consent_config import SiteConsentSection
 from abaton.study.components import Packages
 
 Fingerprint = Annotated[str, Field(pattern=r"^ed25519:[A-Z2-7]{26}$")]
+_NOISE = NoiseSettings()
 
 
 class SitePolicySection(Section):
@@ -46,6 +49,9 @@ class SitePolicySection(Section):
         max_scored_models: Maximum number of scored models of other learners beyond one per version.
         max_test_evaluations: Maximum number of versions evaluated on the test set after a run.
         trusted_signers: Fingerprints of other sites' signing keys by site id; if given, only their models are scored.
+        disclosure: Disclosure level of the site; the stricter of this and the study's applies. By default the study's.
+        table_sd, primary_multiplier, multiplier, interpretability_multiplier, score_sd, threshold, epoch_days,
+            study_budget, yearly_budget: As in `abaton.disclosure.levels.NoiseSettings`.
     """
 
     min_batch_size: int = Field(8, ge=1)
@@ -54,6 +60,20 @@ class SitePolicySection(Section):
     max_scored_models: int = Field(64, ge=0)
     max_test_evaluations: int = Field(64, ge=1)
     trusted_signers: dict[str, Fingerprint] = Field(default_factory=dict)
+    disclosure: DisclosureLevel | None = None
+    table_sd: float = Field(_NOISE.table_sd, ge=1, le=1000)
+    primary_multiplier: float = Field(_NOISE.primary_multiplier, ge=0.5, le=1000)
+    multiplier: float = Field(_NOISE.multiplier, ge=0.5, le=1000)
+    interpretability_multiplier: float = Field(_NOISE.interpretability_multiplier, ge=0.5, le=1000)
+    score_sd: float = Field(_NOISE.score_sd, ge=1, le=1000)
+    threshold: int = Field(_NOISE.threshold, ge=1)
+    epoch_days: int = Field(_NOISE.epoch_days, ge=1, le=366)
+    study_budget: float = Field(_NOISE.study_budget, ge=0, le=1000)
+    yearly_budget: float = Field(_NOISE.yearly_budget, ge=0, le=1000)
+
+    def noise_settings(self) -> NoiseSettings:
+        """Return the sizes of the noise and the privacy budgets of the site configuration."""
+        return NoiseSettings(**{field.name: getattr(self, field.name) for field in fields(NoiseSettings)})
 
 
 _FILE_KEYS = frozenset({"paths"})

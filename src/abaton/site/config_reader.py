@@ -14,6 +14,7 @@ from pathlib import Path
 from string import Template
 
 from abaton.deid.settings import DateHandling
+from abaton.disclosure.levels import DisclosureLevel, strictest_level
 from abaton.documents.line_numbers import KeyPath, key_lines, nearest_line
 from abaton.documents.problems import DocumentError, DocumentHelp, DocumentProblem, format_key_path
 from abaton.documents.toml_reader import decode_text, read_document, validate_toml
@@ -83,6 +84,11 @@ def site_from_toml(text: str, file: str = "site.toml") -> SiteConfig:
 def min_cell_count(site: SiteConfig, study: Study) -> int:
     """Return the larger minimum cell count of the loaded site configuration and the study; the default is 5."""
     return max(site.rules.min_cell_count or 5, study.privacy.min_cell_count)
+
+
+def disclosure_level(site: SiteConfig, study: Study) -> DisclosureLevel:
+    """Return the disclosure level that applies: the stricter of the site configuration's and the study's."""
+    return strictest_level([study.privacy.disclosure, site.policy.disclosure or study.privacy.disclosure])
 
 
 def weaker_settings(site: SiteConfig, study: Study) -> Iterator[tuple[KeyPath, str, str]]:
@@ -288,6 +294,16 @@ study = "study.key"             # abaton records key study.key
 # max_model_shift_ratio = 10.0  # distance between consecutive models, in norms of the site's largest update
 # max_scored_models = 64        # scored models of other learners beyond one per version
 # max_test_evaluations = 64     # versions evaluated after a run
+# disclosure = "noisy"          # "noisy", "summed" or "exact"; the stricter of this and the study's applies
+# table_sd = 3.0                # noise of each released count
+# primary_multiplier = 1.0      # noise of the primary metric, in units of the largest change by one subject
+# multiplier = 2.0              # noise of every other metric
+# interpretability_multiplier = 10.0   # noise of explanations
+# score_sd = 5.0                # noise of the counts behind a score of another site's model
+# threshold = 10                # smaller counts are not shown
+# epoch_days = 30               # days during which an answer is repeated
+# study_budget = 1.0            # privacy budget of one study
+# yearly_budget = 2.0           # privacy budget of all studies in a calendar year
 # [policy.trusted_signers]      # only models signed by these sites are scored: 'abaton site policy' shows a key
 # other-site = "ed25519:..."    # confirmed by that site over a second channel, not through the centre
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -11,13 +12,16 @@ from abaton.atomic_files import atomic_write, map_os_errors
 from abaton.deid.mapping_table import MappingSink
 from abaton.deid.pseudonyms import check_key
 from abaton.deid.settings import DataRequest, Mechanism
+from abaton.disclosure.levels import DisclosureLevel
+from abaton.disclosure.release_gate import ReleaseGate
 from abaton.disclosure.release_log import ReleaseLog
+from abaton.disclosure.release_register import ReleaseRegister
 from abaton.errors import SettingsError
 from abaton.fhir.partial_dates import parse_time_zone
 from abaton.governance import ConsentRegistry, metadata, record_legal_basis, record_permit
 from abaton.records.export import pseudonyms_for
 from abaton.site.config import SourceKind
-from abaton.site.config_reader import LoadedSiteConfig
+from abaton.site.config_reader import LoadedSiteConfig, disclosure_level, min_cell_count
 from abaton.site.consent_gate import (
     ConsentGate,
     OptOutGate,
@@ -241,6 +245,37 @@ def release_log_paths(file: LoadedSiteConfig) -> tuple[Path, Path]:
     """Return the configured path of a site's release log, and of the key that is used without keys.registry."""
     name = file.config.site.id
     return file.path(f"{name}.releases"), file.path(f"{name}.releases.key")
+
+
+def open_release_gate(
+    file: LoadedSiteConfig, study: Study, clock: Callable[[], datetime] = lambda: datetime.now(UTC)
+) -> ReleaseGate:
+    """Build the release gate of a site for a study, at the stricter of both disclosure levels.
+
+    Without noise the threshold is the minimum cell count; with noise it is the larger of both.
+    """
+    return _make_gate(file, study, ReleaseRegister(*release_register_paths(file)), clock)
+
+
+def preview_release_gate(file: LoadedSiteConfig, study: Study, folder: Path) -> ReleaseGate:
+    """Build a release gate as configured, with an empty register and another secret: a preview charges nothing."""
+    register = ReleaseRegister(folder / "release-register", folder / "release-register.key")
+    return _make_gate(file, study, register, lambda: datetime.now(UTC))
+
+
+def _make_gate(
+    file: LoadedSiteConfig, study: Study, register: ReleaseRegister, clock: Callable[[], datetime]
+) -> ReleaseGate:
+    settings, level = file.config.policy.noise_settings(), disclosure_level(file.config, study)
+    cell_count = min_cell_count(file.config, study)
+    threshold = cell_count if level is DisclosureLevel.EXACT else max(settings.threshold, cell_count)
+    return ReleaseGate(register, level, replace(settings, threshold=threshold), clock)
+
+
+def release_register_paths(file: LoadedSiteConfig) -> tuple[Path, Path]:
+    """Return the configured paths of a site's release register and of its key file."""
+    name = file.config.site.id
+    return file.path(f"{name}.release-register"), file.path(f"{name}.release-register.key")
 
 
 def _load_or_create_key(path: Path) -> bytes:

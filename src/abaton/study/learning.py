@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from fnmatch import fnmatchcase
 from functools import partial
 from importlib.util import find_spec
@@ -85,6 +85,8 @@ class StrategySection(Section):
     evaluators: int | None = Field(None, ge=1)
     evaluator_selection: Literal["random", "label_coverage"] | None = None
     include_own_validation: bool | None = None
+    combination: Literal["sum", "mean"] | None = None
+    interval: int | None = Field(None, ge=1)
     thresholds: ThresholdsSection | None = None
     alpha: float | None = Field(None, gt=0, le=1)
     departed: Literal["keep", "subtract"] | None = None
@@ -148,12 +150,10 @@ def _apply_to_weighting(base: Any, given: dict[str, Any], task: str) -> Any:
         return base
     if task != "classification":
         given.setdefault("metric", {"regression": "inverse_mse", "survival": "likelihood"}[task])
-    keys = ("metric", "evaluators", "evaluator_selection", "include_own_validation")
-    weighting = _apply(base, given, *keys)
+    weighting = _apply(base, given, *(setting.name for setting in fields(base)))
     if task_of(weighting.metric) != task:
-        raise SettingsError(
-            f"the metric '{weighting.metric}' does not fit the task '{task}'", remedy="choose another metric"
-        )
+        problem = f"the metric '{weighting.metric}' does not fit the task '{task}'"
+        raise SettingsError(problem, remedy="choose another metric")
     return weighting
 
 

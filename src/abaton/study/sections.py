@@ -27,6 +27,7 @@ from pydantic_core import PydanticCustomError
 from abaton.anonymity import AnonymitySettings, settings_from, table_from
 from abaton.deid.rule_compiler import CompiledRules
 from abaton.deid.settings import DeidentificationSettings
+from abaton.disclosure.levels import DisclosureLevel
 from abaton.documents.fields import Name, Section, Text, field_error, field_errors, without_empty
 from abaton.documents.line_numbers import KeyPath
 from abaton.errors import SettingsError
@@ -105,8 +106,9 @@ AnonymityField = Annotated[AnonymitySettings, PlainValidator(_anonymity), PlainS
 
 
 class PrivacySection(Section):
-    """Disclosure control: minimum cell count, and anonymity required of the table."""
+    """Disclosure control: level of what leaves a site, minimum cell count, and anonymity required of the table."""
 
+    disclosure: DisclosureLevel = DisclosureLevel.NOISY
     min_cell_count: int = Field(5, ge=1)
     anonymity: AnonymityField | None = None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from abaton.disclosure.levels import DisclosureLevel
 from abaton.documents.fields import CodePrefix, Coding, DatePeriod
 from abaton.features.specification import FeatureSpec, InputSpec, LabelKind, LabelSpec, RowFilter, ViewColumn
 from abaton.study.criteria import Criterion
@@ -12,6 +13,12 @@ from abaton.study.document import Study
 from abaton.study.learning import LearningSection
 from abaton.study.sections import ViewSection
 from abaton.study.shorthand.codes import SYSTEMS
+
+_DISCLOSURE = {
+    DisclosureLevel.NOISY: "counts and sums with noise, within each site's privacy budget",
+    DisclosureLevel.SUMMED: "exact sums over at least three sites",
+    DisclosureLevel.EXACT: "exact numbers of each site; differencing is not prevented",
+}
 
 
 def describe(study: Study) -> str:
@@ -50,6 +57,7 @@ def _lines(study: Study) -> Iterator[str]:
             ("mechanism", f"{deidentification.mechanism.value}, {deidentification.identity.value}"),
             ("dates", deidentification.dates.value),
             ("rules", f"preset {deidentification.preset.value}, {len(deidentification.rules)} further"),
+            ("disclosure", f"{study.privacy.disclosure.value}: {_DISCLOSURE[study.privacy.disclosure]}"),
             ("min cell count", str(study.privacy.min_cell_count)),
             ("anonymity", f"k = {anonymity.k}, {anonymity.method}" if anonymity else "not required"),
         ]

@@ -11,14 +11,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from abaton.codecs import CodecPipeline
-from abaton.disclosure.rounding import suppress_label_counts
 from abaton.errors import RefusedError
 from abaton.features import ScaledTable
+from abaton.layout import Vector
 from abaton.learners import Learner
 from abaton.metrics.counts import Counts
 from abaton.models import Examples, Model
@@ -60,7 +61,8 @@ class ConsentedLearner(Learner):
         secret: Seeds the noise of differential privacy and the order of the rows.
 
     Attributes:
-        releasable_count: Converts a number of subjects to the number that may be released.
+        released_count: Converts a number of training subjects to the number that is released.
+        releases_labels: Whether numbers of validation rows by class are released, small ones suppressed.
     """
 
     has_secret_order = True
@@ -83,23 +85,42 @@ class ConsentedLearner(Learner):
             name, model, train, codec, seed, validation, secret=secret, max_batch_size=max_batch_size
         )
         self._rows, self._roster, self._min_cell_count = rows, roster, min_cell_count
-        self.releasable_count: Callable[[int], int] = int
+        self.released_count: Callable[[int], int] = int
+        self.releases_labels = True
 
     @property
-    def validation_patient_ids(self) -> frozenset[str]:
-        """Patient ids of the consented learner's validation rows."""
-        patient_ids = self._roster.patient_ids
-        return frozenset(patient_ids[subject] for subject in self._rows.validation.subjects)
+    def validation_patient_ids(self) -> list[str]:
+        """Patient id of each of the consented learner's validation rows."""
+        return [self._roster.patient_ids[subject] for subject in self._rows.validation.subjects]
+
+    def training_patient_ids(self, *, use_validation_data: bool) -> list[str]:
+        """Return the patient ids of the consented learner's training rows, with validation rows if they are used."""
+        validation = self._rows.validation.subjects if use_validation_data else ()
+        return [self._roster.patient_ids[subject] for subject in (*self._rows.train.subjects, *validation)]
+
+    def predict_validation(self, model: Vector) -> NDArray[Any]:
+        """Return a model's predictions for the consented learner's validation rows."""
+        assert self.validation is not None
+        return self.model.score(model, self.validation, self._local).predictions
+
+    def validation_losses(self, model: Vector) -> NDArray[np.float64]:
+        """Return a model's loss for each of the consented learner's validation rows."""
+        assert self.validation is not None
+        x, y = self.validation.x, self.validation.y
+        rows = [Examples(x[i : i + 1], y[i : i + 1]) for i in range(len(y))]
+        return np.array([self.model.score(model, row, self._local).loss for row in rows], np.float64)
 
     @property
     def declared_examples(self) -> int:
-        """Number of consented training subjects, as last released unless it changed by `min_cell_count`."""
-        return self.releasable_count(len(self.examples))
+        """Number of consented training subjects, as it is released."""
+        return self.released_count(len(self.examples))
 
     @property
     def labels(self) -> Counts:
-        """Consented validation rows of each class, 0 for classes below `min_cell_count`."""
-        return suppress_label_counts(super().labels, self._min_cell_count)
+        """Consented validation rows of each class, 0 for classes below `min_cell_count`; empty with noise."""
+        if not self.releases_labels:
+            return ()
+        return tuple(int(count) if count >= self._min_cell_count else 0 for count in super().labels)
 
     def on_task_start(self, timestamp: float, version: int | None = None) -> None:
         """Check the consents of the learner's subjects; drop the rows of withdrawn subjects from memory.

@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from abaton.anonymity.federated_recoding import RecodingChoice
+from abaton.disclosure.levels import DisclosureLevel, strictest_level
+from abaton.disclosure.release_gate import MIN_SITES
 from abaton.engines import MachineProfile, RunOutcome, restore_learner_state
 from abaton.engines.runner import Watcher
 from abaton.errors import RefusedError, SettingsError
@@ -28,12 +30,19 @@ from abaton.federation.run import COMMUNITY, Run, metric_point, sampled_versions
 from abaton.layout import Vector
 from abaton.learners import Learner
 from abaton.models import Model
-from abaton.site import LoadedSiteConfig, ReleaseLog, build_consent_gate, load_site
+from abaton.site import (
+    LoadedSiteConfig,
+    ReleaseLog,
+    build_consent_gate,
+    disclosure_level,
+    load_site,
+    open_release_gate,
+)
 from abaton.site.factory import open_release_log
 from abaton.store import Journal, RunRow, Store, content_digest, default_folder, run_head
 from abaton.study import LearningSection, Study, study_from_toml, write_toml
 from abaton.study_run.baselines import Baseline, local_only_name, train_baselines
-from abaton.study_run.cohort_description import describe_cohort
+from abaton.study_run.cohort_description import ALL, describe_cohort
 from abaton.study_run.consent_roster import ConsentRoster, RemainingConsentGate, WallClock
 from abaton.study_run.consented_learner import ConsentedLearner
 from abaton.study_run.evaluation import evaluate_models, local_layers
@@ -50,9 +59,17 @@ from abaton.study_run.local_benefit import (
 from abaton.study_run.prediction_performance import performance_results, predict_test_rows
 from abaton.study_run.preparation import PreparedSite, PreparedSites, SiteSums, SplitTable, prepare_sites
 from abaton.study_run.preparation_state import CommonScale, PreparationState
-from abaton.study_run.site_releases import releasable_subjects, released_attrition, released_sums
+from abaton.study_run.site_releases import (
+    cohort_report,
+    cohort_share,
+    releasable_subjects,
+    released_cohort,
+    released_sums,
+    summed_cohort,
+)
 from abaton.study_run.site_run_state import SiteRunState
 from abaton.study_run.study_policy import make_study_policy
+from abaton.study_run.validation_scores import with_mean_scores
 
 STUDY_RECIPE = "study"
 """Recipe name of study runs."""
@@ -131,7 +148,12 @@ class StudyParticipant:
         if self.state_dir is not None:
             folder = self.state_dir / _POLICY_DIR / content_digest(context.name.encode())[:32]
         make_study_policy(
-            self.site.file, self.study, learner, SiteRunState(context.run, folder), self.release_log
+            self.site.file,
+            self.study,
+            learner,
+            SiteRunState(context.run, folder),
+            self.release_log,
+            open_release_gate(self.site.file, self.study, lambda: self.wall_clock(0.0)),
         )
         return learner
 
@@ -338,12 +360,15 @@ def study_federation(
         for site in prepared.sites
     }
     files = [str(Path(ingest.file.name).resolve()) for ingest in ingests]
-    study_run = _StudyRun(study, prepared, participants, options, files, now, run, is_simulated)
+    reports = {} if stored else _release_cohorts(study, ingests, now)
+    study_run = _StudyRun(study, prepared, participants, options, files, now, run, is_simulated, reports)
     learning = study_run.learning
     return Federation(
         learning.build_model(features=len(model_columns(prepared.columns)), classes=len(prepared.classes)),
         participants,
-        learning.build_strategy(len(participants), seed=options.seed),
+        with_mean_scores(
+            learning.build_strategy(len(participants), seed=options.seed), study.privacy.disclosure
+        ),
         learning.build_codec(),
         downlink=learning.build_downlink(),
         metadata=RunMetadata(
@@ -420,6 +445,7 @@ class _StudyRun:
     now: datetime
     run: str
     is_simulated: bool
+    cohort_reports: Mapping[str, Mapping[str, Any]]
 
     @property
     def learning(self) -> LearningSection:
@@ -476,12 +502,7 @@ class _StudyRun:
             "cohorts": cohorts,
             "excluded_sites": dict(prepared.excluded_sites),
             "anonymity": prepared.anonymity,
-            "cohort_reports": {
-                name: released_attrition(self.participants[name].release_log, self.study, report)
-                if name in self.participants
-                else dict(report)
-                for name, report in prepared.cohort_reports.items()
-            },
+            "cohort_reports": dict(self.cohort_reports),
         }
 
     def evaluate(
@@ -539,10 +560,17 @@ class _StudyRun:
             ),
             "progress": [point for version_points in points for point in version_points],
             **self._interpretability(model, community, subjects, local),
-            "cohort_description": describe_cohort(self.study, prepared, subjects, model.layout.trained.size),
+            **self._cohort_description(subjects, model.layout.trained.size),
             **self._performance(model, community, subjects, local),
             **self._internal_external_validation(row.run, subjects, on_progress),
         }
+
+    def _cohort_description(self, subjects: Mapping[str, frozenset[str]], parameters: int) -> dict[str, Any]:
+        """Return the exact description of the cohort of a coordinated run, if all sites are at level `exact`."""
+        levels = [disclosure_level(site.file.config, self.study) for site in self.prepared.sites]
+        if strictest_level(levels) is not DisclosureLevel.EXACT:
+            return {}
+        return {"cohort_description": describe_cohort(self.study, self.prepared, subjects, parameters)}
 
     def _internal_external_validation(
         self, run: str, subjects: Mapping[str, frozenset[str]], on_progress: ProgressCallback
@@ -642,6 +670,26 @@ def _release_sums(study: Study, seed: int, split: SplitTable) -> SiteSums:
     return released_sums(open_release_log(split.ingest.file, split.min_cell_count), study, seed, split)
 
 
+def _release_cohorts(study: Study, ingests: Sequence[SiteIngest], now: datetime) -> dict[str, dict[str, Any]]:
+    """Return the cohort reports of sites on the coordinator's machine, released by the sites' gates.
+
+    At level `summed` sites have no attrition of their own; that of three or more of them is reported as one.
+    """
+    reports: dict[str, dict[str, Any]] = {ingest.name: {} for ingest in ingests}
+    gates = {i.name: open_release_gate(i.file, study, lambda: now) for i in ingests if i.cohort is not None}
+    cohorts = {ingest.name: ingest.cohort for ingest in ingests if ingest.cohort is not None}
+    for name, cohort in cohorts.items():
+        reports[name] = cohort_report(released_cohort(gates[name], study, cohort))
+    summed = [name for name, gate in gates.items() if gate.level is DisclosureLevel.SUMMED]
+    if len(summed) >= MIN_SITES:
+        shares = [cohort_share(gates[name], study, cohorts[name], summed) for name in summed]
+        threshold = max(gates[name].settings.threshold for name in summed)
+        reports[ALL] = cohort_report(summed_cohort(shares, list(cohorts[summed[0]].cells), threshold))
+    for gate in gates.values():
+        gate.register.close()
+    return reports
+
+
 def study_facts(study: Study) -> dict[str, Any]:
     """Return the facts of a coordinated study and its method for the report of a run."""
     header, deidentification = study.study, study.deidentification
@@ -658,6 +706,7 @@ def study_facts(study: Study) -> dict[str, Any]:
             "shared_data": [shared.value for shared in header.shared_data],
             "mechanism": deidentification.mechanism.value,
             "dates": deidentification.dates.value,
+            "disclosure": study.privacy.disclosure.value,
             "min_cell_count": study.privacy.min_cell_count,
             "statements": {key.value: text for key, text in study.consent.statements.items()}
             if study.consent

@@ -21,7 +21,7 @@ from abaton.atomic_files import atomic_write
 from abaton.engines.flower.site_processes import SiteMembership
 from abaton.errors import RefusedError, SettingsError
 from abaton.site import LoadedSiteConfig
-from abaton.site.factory import release_log_paths
+from abaton.site.factory import release_log_paths, release_register_paths
 from abaton.store import content_digest
 from abaton.study import Study, load_study, study_from_toml, write_toml
 from abaton.study_run.model_signatures import signing_key_path
@@ -78,7 +78,8 @@ def private_files(file: LoadedSiteConfig) -> tuple[Path, ...]:
     names += [vault.rows_database, vault.keys_database, vault.data_controller_key] if vault else []
     names += [smart.key] if smart else []
     paths = (file.path(name) for name in names if name and "://" not in name)
-    return tuple(path.resolve() for path in (*paths, *release_log_paths(file), signing_key_path(file)))
+    releases = (*release_log_paths(file), *release_register_paths(file))
+    return tuple(path.resolve() for path in (*paths, *releases, signing_key_path(file)))
 
 
 def agreed_study(invitation: Invitation, local_copy: Path | None) -> Study:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from abaton.site import LoadedSiteConfig, SitePolicySection, min_cell_count
+from abaton.disclosure.levels import DisclosureLevel
+from abaton.disclosure.privacy_budget import DELTA, attacker_success, budget_epsilon
+from abaton.site import LoadedSiteConfig, SitePolicySection, disclosure_level, min_cell_count
 from abaton.site.consent_config import SiteConsentSection
 from abaton.study import Study
 from abaton.study_run.task_contract import TaskContract
@@ -34,7 +36,15 @@ def policy_statements(
     cell_count = (
         file.config.rules.min_cell_count or 5 if study is None else min_cell_count(file.config, study)
     )
-    statements = [*_releases(study), *_limits(policy, cell_count), *_signatures(policy, fingerprint)]
+    level = (
+        policy.disclosure or DisclosureLevel.NOISY if study is None else disclosure_level(file.config, study)
+    )
+    statements = [
+        *_releases(study),
+        _disclosure(policy, level, cell_count),
+        *_limits(policy),
+        *_signatures(policy, fingerprint),
+    ]
     if study is not None and study.learning is not None:
         statements += _contract(TaskContract(study), policy)
     return [*statements, *_consent(file.config.consent)]
@@ -98,20 +108,45 @@ def _consent(consent: SiteConsentSection) -> Iterator[PolicyStatement]:
     )
 
 
-def _limits(policy: SitePolicySection, cell_count: int) -> Iterator[PolicyStatement]:
-    yield PolicyStatement(
-        "min_cell_count",
-        f"{cell_count} subjects",
-        "No released count is about fewer subjects, also not by differencing from earlier releases, in this run or an "
-        "earlier one. After a withdrawal, training continues without the subject at once; counts are released as "
-        f"before, or not at all, until at least {cell_count} subjects changed.",
+def _disclosure(policy: SitePolicySection, level: DisclosureLevel, cell_count: int) -> PolicyStatement:
+    """Return what the site promises about numbers of groups of subjects, with the figures of its own settings."""
+    if level is DisclosureLevel.EXACT:
+        return PolicyStatement(
+            "disclosure",
+            "exact",
+            "The study and the site trust the research centre. It receives exact counts and sums of this site; counts "
+            f"of 1 to {cell_count - 1} subjects are suppressed. Nothing more is promised: a reader who compares "
+            "several answers about nearly the same subjects can find out about single subjects.",
+        )
+    if level is DisclosureLevel.SUMMED:
+        return PolicyStatement(
+            "disclosure",
+            "summed",
+            "Counts and sums are released as exact totals over at least three sites. No number of this site alone is "
+            "released. A reader can compare totals of several answers about nearly the same subjects.",
+        )
+    study, year = attacker_success(policy.study_budget), attacker_success(policy.yearly_budget)
+    cases = "{:.0%} and {:.0%} of cases"
+    return PolicyStatement(
+        "disclosure",
+        f"noisy, privacy budget {policy.study_budget:g} per study and {policy.yearly_budget:g} per year",
+        "What leaves about groups of subjects are counts and sums. To each the site adds a random number that depends "
+        f"on a secret of the site; a count is typically off by {policy.table_sd:g}. Reports show no count below "
+        f"{max(policy.threshold, cell_count)}. Two facts about one subject are protected: whether the subject takes "
+        "part, and in which of two groups the subject is. A guess is right in 50% of cases. An attacker who knows the "
+        "records of all other subjects, and uses everything that this study may ask for one of these facts, is right "
+        f"in at most {cases.format(study.membership, study.group)}; without that knowledge in "
+        f"{cases.format(study.membership_alone, study.group_alone)}. For all studies of a year together it is at most "
+        f"{cases.format(year.membership, year.group)}. A repeated question has the same answer for {policy.epoch_days} "
+        "days. Every new answer uses a part of the budget ('abaton site releases' shows it); when it is used up, "
+        "nothing more is released. In the terms of differential privacy: epsilon "
+        f"{budget_epsilon(policy.study_budget):.1f} per study and {budget_epsilon(policy.yearly_budget):.1f} per year, "
+        f"at delta {DELTA:.0e}. The promise does not cover model updates "
+        "or a subject with two Patient ids, and it ends if the site's secret becomes known.",
     )
-    yield PolicyStatement(
-        "counts",
-        f"rounded to bins of {cell_count} or more",
-        "Evaluation counts are rounded. A class with fewer subjects is not counted. Predicted probabilities are "
-        f"released for groups of at least {cell_count} subjects only.",
-    )
+
+
+def _limits(policy: SitePolicySection) -> Iterator[PolicyStatement]:
     yield PolicyStatement(
         "rows of an update",
         f"at least {policy.min_rows}",

@@ -58,6 +58,7 @@ from abaton.study_run.site_client import (
     request_interpretability,
     request_local_benefit,
 )
+from abaton.study_run.validation_scores import with_mean_scores
 
 CONTROLLER_ENTRY_POINT = "abaton.study_run.server:run_controller"
 ENGINE = "flower"
@@ -198,7 +199,7 @@ class NetworkController:
         federation = Federation(
             self._model,
             {name: RemoteSite(digest) for name, digest in sites.items()},
-            learning.build_strategy(len(names), seed=seed),
+            with_mean_scores(learning.build_strategy(len(names), seed=seed), self.study.privacy.disclosure),
             learning.build_codec(),
             downlink=learning.build_downlink(),
             metadata=metadata,

@@ -62,7 +62,7 @@ def make_site_report(
     (model, vector), site, learning = models, preparation.site, study.learning
     shared = PreparationState(None, {}, CommonScale(ColumnStatistics({}), preparation.label), {})
     columns = feature_columns(study.feature_spec())
-    prepared = PreparedSites((site,), {}, columns, preparation.classes, shared, None, {})
+    prepared = PreparedSites((site,), {}, columns, preparation.classes, shared, None)
     used, layers = {site.name: subjects}, {site.name: local}
     evaluation = evaluate_models(
         learning,

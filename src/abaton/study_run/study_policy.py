@@ -1,4 +1,4 @@
-"""Policy of a site in a study: requests are checked against the task contract, replies are rounded before release.
+"""Policy of a site in a study: requests are checked against the task contract, numbers pass the release gate.
 
 All engines apply it at the site. Refusals are counted; their reasons are only in the site's log.
 
@@ -8,7 +8,8 @@ Invariants:
     one of each site and version;
 (3) no update is computed from fewer rows than the site allows, or from a few rows that a crafted model singles out,
     and none is released beyond the privacy budget over all runs;
-(4) counts are rounded to bins of at least `min_cell_count`, and released only if the release log allows their subjects.
+(4) numbers of subjects and validation scores are released by the release gate: with noise and within the privacy
+    budget, or at level `exact` with small counts suppressed; with noise no loss is released.
 """
 
 from __future__ import annotations
@@ -22,17 +23,27 @@ from typing import Any
 import numpy as np
 
 from abaton.codecs import CodecKey
-from abaton.disclosure.rounding import round_counts, round_significant
+from abaton.disclosure.levels import DisclosureLevel
+from abaton.disclosure.release_gate import Question, ReleaseGate
 from abaton.errors import RefusedError
 from abaton.layout import Vector
-from abaton.learners import Learner, SitePolicy, SiteReply, SiteRequest
+from abaton.learners import SitePolicy, SiteReply, SiteRequest
 from abaton.learners.site_policy import ALLOW_ALL
+from abaton.metrics.counts import REGRESSION_SUMS, SURVIVAL_SUMS
+from abaton.metrics.predictions import is_survival_label
 from abaton.site import LoadedSiteConfig, ReleaseLog, SitePolicySection
 from abaton.study import Study
 from abaton.study_run.consented_learner import ConsentedLearner
 from abaton.study_run.model_signatures import SiteSigner
 from abaton.study_run.site_run_state import SiteRunState
 from abaton.study_run.task_contract import TaskContract, too_few_rows_text
+from abaton.study_run.validation_scores import (
+    MAX_LOSS,
+    MAX_SQUARED_ERROR,
+    noisy_counts,
+    noisy_sums,
+    suppress_counts,
+)
 from abaton.training import round_key
 
 _INITIAL_STEPS = (
@@ -51,6 +62,7 @@ class StudyPolicy(SitePolicy):
         release_log: The site's release log.
         state: Requests and replies of this run.
         learner: The site's learner.
+        gate: The site's release gate.
         site_policy: A policy of the site's own that is applied first.
         signer: Signs models and checks signatures; None where all sites are on one machine.
     """
@@ -59,9 +71,21 @@ class StudyPolicy(SitePolicy):
     limits: SitePolicySection
     release_log: ReleaseLog
     state: SiteRunState
-    learner: Learner
+    learner: ConsentedLearner
+    gate: ReleaseGate
     site_policy: SitePolicy = field(default_factory=lambda: ALLOW_ALL)
     signer: SiteSigner | None = None
+    _sizes: dict[tuple[bool, int], int] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        """Answer scores at level `summed` as at level `noisy`: they are numbers of a single site."""
+        if self.gate.level is DisclosureLevel.SUMMED:
+            self.gate = self.gate.at_level(DisclosureLevel.NOISY)
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether the study policy releases numbers without noise."""
+        return self.gate.level is DisclosureLevel.EXACT
 
     def admit(self, request: SiteRequest) -> None:
         """Study policy: refuse a task that the task contract does not allow."""
@@ -76,13 +100,13 @@ class StudyPolicy(SitePolicy):
             raise
 
     def release(self, request: SiteRequest, reply: SiteReply) -> SiteReply:
-        """Study policy: return the releasable reply, with rounded counts and no update from too few rows."""
+        """Study policy: return the releasable reply: its numbers by the release gate, no update from too few rows."""
         reply = self.site_policy.release(request, reply)
         try:
             if request.message_type == "train":
                 return self._release_update(request, reply)
             if request.message_type == "evaluate":
-                counts = self._release_counts(reply.header["counts"])
+                counts = self._release_scores(request, reply.header["counts"])
                 return SiteReply({**reply.header, "counts": counts}, reply.payload)
         except RefusedError:
             self.state.record_refusal()
@@ -152,11 +176,14 @@ class StudyPolicy(SitePolicy):
             raise _policy_error(f"the update would be computed from fewer than {min_rows} rows")
         self._check_effective_examples(request)
         self._spend_budget(request)
-        header["examples"] = self.stable_subject_count(
+        header["examples"] = self.released_examples(
             rows, use_validation_data=request.settings.use_validation_data
         )
-        header["loss"] = None if header["loss"] is None else round_significant(header["loss"])
-        header["counts"] = self._release_counts(header["counts"])
+        if self.is_exact:
+            header["counts"] = self._suppress(header["counts"])
+        else:
+            header["loss"], header["counts"] = None, ()
+            header["steps"] = max(1, round(header["steps"] * header["examples"] / max(1, rows)))
         if self.signer is not None and "signature" not in header:  # a repeated reply has a signature already
             assert request.model is not None
             signature = self.signer.sign(self.learner, request.version, request.model, reply.payload)
@@ -192,10 +219,16 @@ class StudyPolicy(SitePolicy):
             max(1, self.learner.size(request.settings)),
         )
 
-    def stable_subject_count(self, count: int, *, use_validation_data: bool = False) -> int:
-        """Study policy: return the releasable training subjects, unchanged until they differ by `min_cell_count`."""
-        key = f"examples/{self.contract.study.hash}/{self.learner.seed}/{use_validation_data:d}"
-        return self.release_log.stable_count(key, count)
+    def released_examples(self, count: int, *, use_validation_data: bool = False) -> int:
+        """Study policy: return the released number of training subjects, at least 1."""
+        key = use_validation_data, count if self.is_exact else 0
+        if key not in self._sizes:
+            patient_ids = self.learner.training_patient_ids(use_validation_data=use_validation_data)
+            about = {"rows": "training", "seed": self.learner.seed, "with_validation": use_validation_data}
+            question = Question("training_size", self.contract.study.study.id, about)
+            released = self.gate.table(question, {"training": patient_ids})
+            self._sizes[key] = max(1, round(released.values.get("training", self.gate.settings.threshold)))
+        return self._sizes[key]
 
     # ---- models -----------------------------------------------------------------------------------------------------
 
@@ -245,12 +278,28 @@ class StudyPolicy(SitePolicy):
         if has_one_model and not self.state.record_once(f"scored\x1f{author}", model, 1):
             raise _policy_error("another model of the same site and version was evaluated")
 
-    def _release_counts(self, counts: Any) -> tuple[float, ...]:
-        """Study policy: return releasable validation counts; none after a withdrawal until enough subjects changed."""
-        patient_ids = getattr(self.learner, "validation_patient_ids", None)
-        if not counts or patient_ids is None or not self.release_log.may_release("validation", patient_ids):
-            return ()
-        return round_counts(counts, self.release_log.min_cell_count, loss=self.contract.released_loss)
+    def _release_scores(self, request: SiteRequest, counts: Any) -> tuple[float, ...]:
+        """Study policy: return releasable validation counts of a model; none if the privacy budget is used up."""
+        assert request.model is not None
+        if self.is_exact or not counts:
+            return self._suppress(counts)
+        validation, patient_ids = self.learner.validation, self.learner.validation_patient_ids
+        assert validation is not None
+        question = Question("score", self.contract.study.study.id, {"model": _digest(request.model)})
+        if is_survival_label(validation.y):
+            losses = self.learner.validation_losses(request.model)
+            return noisy_sums(self.gate, question, patient_ids, losses, MAX_LOSS, len(SURVIVAL_SUMS))
+        predictions = self.learner.predict_validation(request.model)
+        if predictions.ndim == 1:
+            errors = (predictions - validation.y).astype(np.float64) ** 2
+            length = len(REGRESSION_SUMS)
+            return noisy_sums(self.gate, question, patient_ids, errors, MAX_SQUARED_ERROR, length)
+        return noisy_counts(
+            self.gate, question, patient_ids, predictions, validation.y, self.contract.released_loss
+        )
+
+    def _suppress(self, counts: Any) -> tuple[float, ...]:
+        return suppress_counts(tuple(counts), self.gate.settings.threshold, self.contract.released_loss)
 
 
 def make_study_policy(
@@ -259,11 +308,14 @@ def make_study_policy(
     learner: ConsentedLearner,
     state: SiteRunState,
     release_log: ReleaseLog,
+    gate: ReleaseGate,
     site_policy: SitePolicy = ALLOW_ALL,
 ) -> StudyPolicy:
     """Return the study policy of a site in a run, and apply it to the learner."""
-    policy = StudyPolicy(TaskContract(study), file.config.policy, release_log, state, learner, site_policy)
-    learner.policy, learner.releasable_count = policy, policy.stable_subject_count
+    contract, limits = TaskContract(study), file.config.policy
+    policy = StudyPolicy(contract, limits, release_log, state, learner, gate, site_policy)
+    learner.policy, learner.released_count = policy, policy.released_examples
+    learner.releases_labels = policy.is_exact
     return policy
 
 
