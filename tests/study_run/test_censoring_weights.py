@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import replace
 
 import numpy as np
@@ -10,7 +9,7 @@ import pytest
 from sklearn.metrics import brier_score_loss, roc_auc_score
 from tests.study_run.test_baselines import MODEL, SETTINGS, federation
 
-from abaton.disclosure.attrition import Attrition, AttritionStage
+from abaton.disclosure.attrition import AttritionStage, attrition_cell
 from abaton.features import FeatureColumn, FeatureTable, MissingReason
 from abaton.report.performance_tables import censoring_table
 from abaton.study import LearningSection
@@ -119,13 +118,9 @@ def test_a_site_stores_the_weights_of_its_rows(tmp_path):
 
 def test_the_report_states_censored_subjects_weights_and_effective_size():
     table = replace(feature_table(), weights=np.append(np.full(30, 1.5), np.full(10, 5.0)))
-    reason = f"ill: {MissingReason.CENSORED.value}"
-    attrition = Attrition(
-        Counter({AttritionStage.ROWS: 40}),
-        {AttritionStage.ROWS: Counter({reason: 23})},
-        (AttritionStage.ROWS,),
-    )
-    described = describe_censoring({"kos": table, "troy": replace(table, weights=None)}, {"kos": attrition})
+    cell = attrition_cell(AttritionStage.ROWS, f"ill: {MissingReason.CENSORED.value}")
+    cells = {"rows": tuple("abc"), cell: tuple(f"patient {i}" for i in range(23))}
+    described = describe_censoring({"kos": table, "troy": replace(table, weights=None)}, {"kos": cells})
     assert list(described) == ["kos"]
     columns, rows = censoring_table(described)
     effective = (30 * 1.5 + 50) ** 2 / (30 * 1.5**2 + 250)
