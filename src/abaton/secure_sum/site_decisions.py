@@ -37,7 +37,7 @@ class SecretCreated(JsonMessage):
     study: str
     run: str
     site: str
-    secret: Annotated[bytes, Field(repr=False)]
+    secret: Annotated[bytes, Field(repr=False, min_length=32, max_length=32)]
 
 
 class KeyAdvertised(JsonMessage):

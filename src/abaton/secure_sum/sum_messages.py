@@ -52,7 +52,12 @@ class JsonMessage(BaseModel):
     """Immutable message with canonical JSON as its byte form."""
 
     model_config = ConfigDict(
-        frozen=True, extra="forbid", strict=True, ser_json_bytes="hex", val_json_bytes="hex"
+        frozen=True,
+        extra="forbid",
+        strict=True,
+        hide_input_in_errors=True,
+        ser_json_bytes="hex",
+        val_json_bytes="hex",
     )
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:

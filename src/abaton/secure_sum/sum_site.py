@@ -273,7 +273,7 @@ class SumSite:
         pairs, site, digest = self._secrets_of_pairs(state, directory), self._site, context.digest
         seed = derive_key(self._secret(state), digest, b"self-mask", length=SEED_BYTES)
         total = ModularSum(context.all_segments)
-        total.add_values({CHECK_SEGMENT: np.ones(1, np.int64), **values}, len(self._settings.sites))
+        total.add_values({**values, CHECK_SEGMENT: np.ones(1, np.int64)}, len(self._settings.sites))
         total.add_stream(self_mask_key(seed, digest))
         for contributor in context.contributors:
             if contributor.site != site:
