@@ -125,7 +125,7 @@ def test_an_unknown_rule_is_refused_before_anything_is_written(folder):
     (folder / "study.toml").write_text(text + rule)
     code, _, err = deidentify(folder)
     assert code == 2
-    assert "nmae" in err
+    assert "R4 has no such element" in err
     assert not (folder / "out").exists()
 
 

@@ -141,11 +141,11 @@ def test_names_of_files_are_shown_on_request_only(folder):
 
 
 SETTINGS = {
-    "an unknown element": ('path = "Patient.nmae"\nmethod = "redact"', "nmae"),
-    "an unknown type": ('path = "Pateint.name"\nmethod = "redact"', "Pateint"),
-    "unknown syntax": ('path = "Patient.name.first()"\nmethod = "redact"', "first"),
+    "an unknown element": ('path = "Patient.nmae"\nmethod = "redact"', "R4 has no such element"),
+    "an unknown type": ('path = "Pateint.name"\nmethod = "redact"', "its resource type is not in R4"),
+    "unknown syntax": ('path = "Patient.name.first()"\nmethod = "redact"', "R4 has no such element"),
     "a union": ('path = "Patient.name | Patient.photo"\nmethod = "redact"', "is invalid"),
-    "an unknown method": ('path = "Patient.gender"\nmethod = "encrypt"', "encrypt"),
+    "an unknown method": ('path = "Patient.gender"\nmethod = "encrypt"', "no method of this name"),
     "a method that does not fit": ('path = "Patient.gender"\nmethod = "shift"', "not a date"),
     "a structural element": ('path = "Patient.id"\nmethod = "keep"', "identity"),
 }

@@ -1,6 +1,6 @@
 """No error, log line or JSON output contains a text that was read from a document.
 
-A canary is planted in turn at every place of every kind of document. A key of a document may be shown (shortened and
+A canary is planted in turn at every location of every kind of document. A key of a document may be shown (shortened and
 escaped), and a declared name (of an input, view or column) in the list of known names; no other text may.
 """
 
@@ -55,26 +55,26 @@ CANARIES = [
 ]
 # Places that declare a name, or whose text is a key of the document.
 NAMES = {"name", "url"}
-QUICK = pytest.param(29, id="some places")
-ALL = pytest.param(1, id="all places", marks=pytest.mark.slow)
+QUICK = pytest.param(29, id="some locations")
+ALL = pytest.param(1, id="all locations", marks=pytest.mark.slow)
 
 
 def planted(document: Any, step: int) -> Iterator[tuple[Any, tuple[Any, ...]]]:
-    """Yield copies of a document, each with a canary in one place, and the place."""
-    places = list(key_paths(document))
-    for number, place in enumerate(places[:: min(step, max(1, len(places) // 12))]):
-        if place[-1] in NAMES or enclosing(document, place).get("url") == "name":
+    """Yield copies of a document, each with a canary in one location, and the location."""
+    locations = list(key_paths(document))
+    for number, location in enumerate(locations[:: min(step, max(1, len(locations) // 12))]):
+        if location[-1] in NAMES or enclosing(document, location).get("url") == "name":
             continue
         canaries = [CANARIES[number % len(CANARIES)], CANARIES[0]]
         for canary in canaries:
-            yield changed(document, place, canary), place
-            if isinstance(place[-1], int):
-                yield changed(document, place, {"resourceType": canary, "id": canary}), place
+            yield changed(document, location, canary), location
+            if isinstance(location[-1], int):
+                yield changed(document, location, {"resourceType": canary, "id": canary}), location
 
 
-def enclosing(document: Any, place: tuple[Any, ...]) -> dict[str, Any]:
-    """Return the object of a document that holds a place; empty if it is a list."""
-    for key in place[:-1]:
+def enclosing(document: Any, location: tuple[Any, ...]) -> dict[str, Any]:
+    """Return the object of a document that holds a location; empty if it is a list."""
+    for key in location[:-1]:
         document = document[key]
     return document if isinstance(document, dict) else {}
 
@@ -204,19 +204,19 @@ def test_toml_documents(kind, step, caplog):
     caplog.set_level(logging.DEBUG)
     text, read = TOML_DOCUMENTS[kind]
     refused = 0
-    for document, place in planted(tomllib.loads(text), step):
+    for document, location in planted(tomllib.loads(text), step):
         output = shown(read, to_toml(document), caplog)
         refused += bool(output)
-        assert MARK not in output, (place, output)
+        assert MARK not in output, (location, output)
     assert refused
 
 
 @pytest.mark.parametrize("step", [QUICK, ALL])
 def test_study_bundles(full, step, caplog):
     caplog.set_level(logging.DEBUG)
-    for document, place in planted(write_bundle(full), step * 7 if step > 1 else 1):
+    for document, location in planted(write_bundle(full), step * 7 if step > 1 else 1):
         output = shown(lambda item: study_from_json(json.dumps(item)), document, caplog)
-        assert MARK not in output, (place, output)
+        assert MARK not in output, (location, output)
 
 
 @pytest.mark.parametrize("step", [QUICK, ALL])
@@ -224,9 +224,9 @@ def test_study_bundles(full, step, caplog):
 def test_json_documents(kind, step, caplog):
     caplog.set_level(logging.DEBUG)
     document, read = JSON_DOCUMENTS[kind]
-    for changed_document, place in planted(document, step):
+    for changed_document, location in planted(document, step):
         output = shown(read, changed_document, caplog)
-        assert MARK not in output, (place, output)
+        assert MARK not in output, (location, output)
 
 
 @pytest.mark.parametrize(
@@ -234,9 +234,9 @@ def test_json_documents(kind, step, caplog):
 )
 def test_records(record, tmp_path, caplog):
     caplog.set_level(logging.DEBUG)
-    for document, place in planted(record, 1):
+    for document, location in planted(record, 1):
         output = shown(lambda item: read_record(item, tmp_path), document, caplog)
-        assert MARK not in output, (place, output)
+        assert MARK not in output, (location, output)
 
 
 def test_keys_of_records_are_not_shown(tmp_path, caplog):

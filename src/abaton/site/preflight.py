@@ -15,7 +15,7 @@ from abaton.site.consent_gate import earlier_studies
 from abaton.site.record_pipeline import SitePipeline
 from abaton.site.sources.base import TRUNCATED_FILE
 from abaton.site.sources.queries import required_types
-from abaton.study.similar_questions import similar_questions, similar_studies
+from abaton.study.question_similarity import similar_questions, similar_studies
 
 # Counts of subjects are in the attrition; these issues have no count.
 _SUBJECT_REASONS = frozenset(

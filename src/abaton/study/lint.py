@@ -7,7 +7,7 @@ from datetime import date
 
 from abaton.study.data_requirements import RequirementSection, has_element
 from abaton.study.document import Study
-from abaton.study.similar_questions import similar_questions
+from abaton.study.question_similarity import similar_questions
 
 
 def lint_study(study: Study, today: date) -> list[str]:

@@ -1,4 +1,4 @@
-"""Remarks on questions that are nearly the same, with both places, and none on ordinary studies."""
+"""Remarks on questions that are nearly the same, with both locations, and none on ordinary studies."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import tomli_w
 from tests.study.full_studies import long_starter
 
 from abaton.study import Study, lint_study, study_from_toml
-from abaton.study.similar_questions import similar_questions, similar_studies
+from abaton.study.question_similarity import similar_questions, similar_studies
 
 AGE = '[[eligibility.criteria]]\ntype = "age"\n'
 PRESSURE = (

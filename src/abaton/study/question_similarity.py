@@ -1,7 +1,7 @@
 """Questions of a study that are nearly the same, whose answers differ by few subjects.
 
 Two counts over cohorts that differ by one cut-off, unit, period or year of age show the subjects in between. Such pairs
-are reported with both places; whether they are intended is for the site to decide.
+are reported with both locations; whether they are intended is for the site to decide.
 """
 
 from __future__ import annotations
@@ -52,10 +52,12 @@ def similar_studies(study: Study, others: Iterable[Study]) -> list[str]:
         changed = [here[key] for key in added], [there[key] for key in removed]
         if not here.keys() & there.keys() and not _are_similar(study, other, changed):
             continue  # each study has one criterion, on another subject
-        places = [f"eligibility.criteria[{i}] of this study" for i in changed[0]]
-        places += [f"eligibility.criteria[{i}] of study '{shorten_name(other.study.id)}'" for i in changed[1]]
+        locations = [f"eligibility.criteria[{i}] of this study" for i in changed[0]]
+        locations += [
+            f"eligibility.criteria[{i}] of study '{shorten_name(other.study.id)}'" for i in changed[1]
+        ]
         remarks.append(
-            f"{' and '.join(places)}: the two studies differ by one criterion, so their counts differ by few subjects"
+            f"{' and '.join(locations)}: the two studies differ by one criterion, so counts differ by few subjects"
         )
     return remarks
 
@@ -124,8 +126,8 @@ def _groups(study: Study) -> Iterator[tuple[str, str, str]]:
 def _narrow_bands(study: Study) -> Iterator[str]:
     for i, group in enumerate(study.learning.evaluation.groups if study.learning else ()):
         if any(high - low <= _MAX_BAND for low, high in pairwise(group.bands)):
-            place = f"learning.evaluation.groups[{i}].bands"
-            yield f"{place}: two bands differ by one unit or less, so a group has few subjects"
+            location = f"learning.evaluation.groups[{i}].bands"
+            yield f"{location}: two bands differ by one unit or less, so a group has few subjects"
 
 
 def _distinct_criteria(study: Study) -> dict[str, int]:
@@ -146,8 +148,8 @@ def _criterion_key(criterion: Criterion) -> str:
 
 
 def _input_key(item: dict[str, Any], views: Mapping[str, str]) -> str:
-    kept = {key: value for key, value in item.items() if key not in _INPUT_DETAILS}
-    return canonical_digest(without_empty({**kept, "view": views.get(item["view"], item["view"])}))
+    remaining = {key: value for key, value in item.items() if key not in _INPUT_DETAILS}
+    return canonical_digest(without_empty({**remaining, "view": views.get(item["view"], item["view"])}))
 
 
 def _view_key(definition: dict[str, Any]) -> str:
