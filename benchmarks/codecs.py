@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from abaton.benchmark import BenchmarkResult
 
-PARTS = ("error", "speed", "simd", "size", "accuracy")
+PARTS = ("error", "curves", "additive", "speed", "simd", "size", "accuracy")
 
 
 def run() -> list[BenchmarkResult]:
