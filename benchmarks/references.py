@@ -482,7 +482,7 @@ def _site_auroc(rng: np.random.Generator, logit: float) -> tuple[float, float]:
 
 
 def _meta_analyses(coverage: Coverage) -> None:
-    """Simulate the random-effects mean of the sites' AUROC and the prediction interval of another site."""
+    """Simulate the random-effects mean of the sites' AUROC."""
     rng, mean = np.random.default_rng(12), 1.5
     for sites in (5, 8):
         for tau in (0.0, 0.2, 0.5):
@@ -496,13 +496,8 @@ def _meta_analyses(coverage: Coverage) -> None:
                     estimates.append(estimate_auroc(counts.cases, counts.controls))
                 combined = combine_auroc(estimates)
                 assert combined is not None
-                assert combined.prediction is not None
                 truth, _ = _site_auroc(rng, mean)
                 coverage.add("random-effects mean of AUROC", cell, combined.mean, truth)
-                other, _ = _site_auroc(rng, rng.normal(mean, tau))
-                coverage.add(
-                    "prediction interval of AUROC", cell, MetricEstimate(0, *combined.prediction), other
-                )
 
 
 def _group_differences(coverage: Coverage) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from scipy.stats import t
 
 from abaton.metrics.classification import MetricEstimate, count_scores, evaluate_classifier
 from abaton.metrics.classification_intervals import AurocEstimate, estimate_auroc
@@ -60,12 +59,6 @@ def test_it_is_the_meta_analysis_of_statsmodels():
         assert result.i2 == pytest.approx(max(reference.i2, 0))
         assert result.mean.value == pytest.approx(logistic(effect))
         assert [result.mean.low, result.mean.high] == pytest.approx([logistic(low), logistic(high)])
-        assert (result.prediction is None) == (sites < 5)
-        if result.prediction:
-            error = (high - low) / 2 / t.ppf(0.975, sites - 1)
-            spread = t.ppf(0.975, sites - 2) * np.sqrt(max(reference.tau2, 0) + error**2)
-            expected = [logistic(effect - spread), logistic(effect + spread)]
-            assert result.prediction == pytest.approx(expected)
 
 
 def test_sites_without_an_error_are_dropped():

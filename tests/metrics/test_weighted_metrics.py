@@ -19,8 +19,8 @@ def sample(rng: np.random.Generator, n: int, prevalence: float = 0.3):
 
 
 def estimates(p, labels, weights=None):
-    found = evaluate_classifier(count_scores(p, labels, weights=weights), resamples=50)
-    return {name: (e.value, e.low, e.high) for name, e in found.items()}
+    metrics = evaluate_classifier(count_scores(p, labels, weights=weights), resamples=50)
+    return {name: (e.value, e.low, e.high) for name, e in metrics.items()}
 
 
 def test_weighted_metrics_equal_scikit_learn():
@@ -30,15 +30,15 @@ def test_weighted_metrics_equal_scikit_learn():
         if labels.min() == labels.max():
             continue
         p, w = np.round(p, int(rng.choice([1, 2, 12]))), rng.uniform(1, 5, len(p))
-        found = estimates(p, labels, w)
-        assert found["auroc"][0] == pytest.approx(roc_auc_score(labels, p, sample_weight=w), abs=1e-12)
-        assert found["auprc"][0] == pytest.approx(
+        metrics = estimates(p, labels, w)
+        assert metrics["auroc"][0] == pytest.approx(roc_auc_score(labels, p, sample_weight=w), abs=1e-12)
+        assert metrics["auprc"][0] == pytest.approx(
             average_precision_score(labels, p, sample_weight=w), abs=1e-12
         )
-        assert found["accuracy"][0] == pytest.approx(
+        assert metrics["accuracy"][0] == pytest.approx(
             accuracy_score(labels, p >= 0.5, sample_weight=w), abs=1e-12
         )
-        assert found["brier"][0] == pytest.approx(brier_score_loss(labels, p, sample_weight=w), abs=1e-12)
+        assert metrics["brier"][0] == pytest.approx(brier_score_loss(labels, p, sample_weight=w), abs=1e-12)
 
 
 @pytest.mark.parametrize("constant", [1.0, 2.5])
@@ -107,8 +107,8 @@ def test_sites_with_and_without_weights_add_up():
 def test_intervals_need_enough_subjects_not_enough_weight():
     labels, p = np.array([1] * 10 + [0] * 60), np.linspace(0.9, 0.1, 70)
     p[5], p[20] = 0.05, 0.95
-    found = estimates(p, labels, np.full(70, 5.0))
-    assert np.isnan(found["auroc"][1]), "10 cases of weight 5 are 10 cases"
+    metrics = estimates(p, labels, np.full(70, 5.0))
+    assert np.isnan(metrics["auroc"][1]), "10 cases of weight 5 are 10 cases"
 
 
 def test_censoring_biases_a_calibrated_model_without_weights_only():
@@ -122,13 +122,20 @@ def test_censoring_biases_a_calibrated_model_without_weights_only():
         lost = end < np.minimum(event, 1.0)
         times = np.minimum(np.minimum(event, end), 1.0)
         weights = censoring_weights(list(zip(times, event <= end, strict=True)), lost.tolist())
-        kept, truth = ~lost, brier_score_loss(labels, p)
-        for name, w in (("weighted", weights[kept]), ("excluded", None)):
-            found = evaluate_classifier(count_scores(p[kept], labels[kept], weights=w), resamples=0)
-            ratio = observed_expected_ratio(p[kept], labels[kept], weights=w)
-            risk = np.average(labels[kept], weights=w)
+        uncensored, truth = ~lost, brier_score_loss(labels, p)
+        for name, w in (("weighted", weights[uncensored]), ("excluded", None)):
+            metrics = evaluate_classifier(
+                count_scores(p[uncensored], labels[uncensored], weights=w), resamples=0
+            )
+            ratio = observed_expected_ratio(p[uncensored], labels[uncensored], weights=w)
+            risk = np.average(labels[uncensored], weights=w)
             results[name].append(
-                (risk / 0.2, found["calibration intercept"].value, found["brier"].value / truth, ratio.value)
+                (
+                    risk / 0.2,
+                    metrics["calibration intercept"].value,
+                    metrics["brier"].value / truth,
+                    ratio.value,
+                )
             )
     weighted, excluded = (np.array(results[name]) for name in ("weighted", "excluded"))
     errors = weighted.std(0) / np.sqrt(30)

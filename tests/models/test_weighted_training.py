@@ -42,12 +42,12 @@ def test_weights_of_one_change_no_bit(task, compiled):
     model = TorchModel(
         lambda: nn.Linear(4, 2 if task == "classification" else 1), task=task, compiled=compiled
     )
-    plain, weighted = (trained(model, data(task=task, weights=w)) for w in (None, np.ones(40)))
+    unweighted, weighted = (trained(model, data(task=task, weights=w)) for w in (None, np.ones(40)))
     if compiled:
-        assert weighted.vector.tobytes() == plain.vector.tobytes()
-        assert weighted.loss == plain.loss
+        assert weighted.vector.tobytes() == unweighted.vector.tobytes()
+        assert weighted.loss == unweighted.loss
     else:
-        assert weighted.vector == pytest.approx(plain.vector, abs=1e-6)
+        assert weighted.vector == pytest.approx(unweighted.vector, abs=1e-6)
 
 
 @pytest.mark.parametrize("task", ["classification", "regression"])
@@ -73,9 +73,9 @@ def test_a_weight_is_that_many_equal_rows():
     settings = replace(SETTINGS, epochs=20, batch_size=1000)
     model = logistic(features=4)
     weighted = trained(model, data(weights=weights.astype(float)), settings)
-    plain = trained(model, data().select(repeated), settings)
-    assert weighted.vector == pytest.approx(plain.vector, abs=1e-5)
-    assert weighted.loss == pytest.approx(plain.loss, rel=1e-5)
+    unweighted = trained(model, data().select(repeated), settings)
+    assert weighted.vector == pytest.approx(unweighted.vector, abs=1e-5)
+    assert weighted.loss == pytest.approx(unweighted.loss, rel=1e-5)
 
 
 def test_the_scale_of_weights_does_not_matter():
@@ -89,8 +89,8 @@ def test_scikit_learn_estimators_use_weights_or_refuse_them():
     model = SklearnModel(SGDClassifier(loss="log_loss"), features=4, classes=2)
     weights = np.where(data().y == 1, 5.0, 1.0)
     settings = TrainSettings(epochs=5, learning_rate=0.01)
-    plain, weighted = (trained(model, data(weights=w), settings).vector for w in (None, weights))
-    rates = [model.score(vector, data()).predictions[:, 1].mean() for vector in (plain, weighted)]
+    unweighted, weighted = (trained(model, data(weights=w), settings).vector for w in (None, weights))
+    rates = [model.score(vector, data()).predictions[:, 1].mean() for vector in (unweighted, weighted)]
     assert rates[1] > rates[0] + 0.05
     without = SklearnModel(Unweighted(loss="log_loss"), features=4, classes=2)
     with pytest.raises(SettingsError, match="does not support weights of rows"):

@@ -75,21 +75,21 @@ def test_exact_evaluation_has_the_metrics_of_weighted_subjects():
 
 
 def test_equal_weights_give_the_results_without_weights():
-    (_, plain), (_, equal) = evaluate(federation()), evaluate(weighted_federation(constant=2.0))
-    for row, other in zip(plain["rows"], equal["rows"], strict=True):
+    (_, unweighted), (_, equal) = evaluate(federation()), evaluate(weighted_federation(constant=2.0))
+    for row, other in zip(unweighted["rows"], equal["rows"], strict=True):
         for name, estimate in row["metrics"].items():
             assert other["metrics"][name] == pytest.approx(estimate, rel=1e-9), name
 
 
 def test_baselines_use_weights_and_weights_of_one_change_no_byte():
-    plain, ones, weighted = (
+    unweighted, ones, weighted = (
         train_baseline(MODEL, [prepared.sites[0].rows], SETTINGS, 8, 1, 2)
         for prepared in (federation(), weighted_federation(constant=1.0), weighted_federation())
     )
-    assert ones.parameters.tobytes() == plain.parameters.tobytes()
-    assert ones.selected == plain.selected
+    assert ones.parameters.tobytes() == unweighted.parameters.tobytes()
+    assert ones.selected == unweighted.selected
     x = federation().sites[0].test.x
-    assert weighted.predict(x)[:, 1].mean() < plain.predict(x)[:, 1].mean() - 0.02, "cases weigh less"
+    assert weighted.predict(x)[:, 1].mean() < unweighted.predict(x)[:, 1].mean() - 0.02, "cases weigh less"
 
 
 def feature_table(count: int = 40) -> FeatureTable:
@@ -111,9 +111,9 @@ def test_a_site_stores_the_weights_of_its_rows(tmp_path):
     folder, table = SiteRunFolder(tmp_path / "run"), feature_table()
     for stored in (table, replace(table, weights=None)):
         folder.store_table(PendingTable(stored, {}))
-        found = folder.pending_table().table.weights
-        assert (found is None) == (stored.weights is None)
-        assert found is None or found.tolist() == stored.weights.tolist()
+        weights = folder.pending_table().table.weights
+        assert (weights is None) == (stored.weights is None)
+        assert weights is None or weights.tolist() == stored.weights.tolist()
 
 
 def test_the_report_states_censored_subjects_weights_and_effective_size():

@@ -139,9 +139,9 @@ def test_cross_validation_weights_the_loss():
     rng = np.random.default_rng(9)
     x, y, weights = rng.normal(size=(90, 2)), rng.integers(0, 2, 90), rng.uniform(1, 5, 90)
     folds = stratified_folds(y, np.random.default_rng(0))
-    ones, plain, weighted = (
+    ones, unweighted, weighted = (
         fit_spline_regression(x, y, ("a", "b"), 2, folds, w) for w in (np.ones(90), None, weights)
     )
-    assert ones.coefficients.tobytes() == plain.coefficients.tobytes()
-    assert ones.loss == plain.loss
-    assert weighted.loss > plain.loss
+    assert ones.coefficients.tobytes() == unweighted.coefficients.tobytes()
+    assert ones.loss == unweighted.loss
+    assert weighted.loss > unweighted.loss

@@ -131,7 +131,9 @@ def test_rows_of_one_machine_equal_those_of_single_predictions(four, store, monk
     def record(site, federation, predict, subjects, **options):
         predicted = predict(to_examples(site.test))
         eligible = np.array([subject in subjects for subject in site.test.subjects], dtype=bool)
-        predictions.append((site.name, predicted[eligible], site.test.y[eligible]))
+        predictions.append(
+            (site.name, predicted[eligible], site.test.y[eligible], site.test.weights[eligible])
+        )
         return count_at_site(site, federation, predict, subjects, **options)
 
     count_at_site = evaluation.count_at_site
@@ -143,13 +145,16 @@ def test_rows_of_one_machine_equal_those_of_single_predictions(four, store, monk
     last = predictions[-len(row.recipe["tables"]) :]
     if row.recipe["method"]["interpretability"]:
         last = predictions[: len(row.recipe["tables"])]
-    scores, labels = np.concatenate([p[:, 1] for _, p, _ in last]), np.concatenate([y for *_, y in last])
+    scores, labels, weights = (
+        np.concatenate(parts) for parts in zip(*((p[:, 1], y, w) for _, p, y, w in last), strict=True)
+    )
+    assert weights.max() > 1, "some subjects have incomplete follow-up"
     rows = {line["group"]: line for line in row.result["evaluation"]["rows"]}
     assert rows["all sites"]["metrics"]["auroc"]["value"] == pytest.approx(
-        roc_auc_score(labels, scores), abs=1e-12
+        roc_auc_score(labels, scores, sample_weight=weights), abs=1e-12
     )
     assert (rows["all sites"]["subjects"], rows["all sites"]["sites"]) == (str(len(labels)), len(last))
-    for name, predicted, y in last:
+    for name, predicted, y, w in last:
         if rows[name]["metrics"]:
-            exact = roc_auc_score(y, predicted[:, 1])
+            exact = roc_auc_score(y, predicted[:, 1], sample_weight=w)
             assert rows[name]["metrics"]["auroc"]["value"] == pytest.approx(exact, abs=1e-12)

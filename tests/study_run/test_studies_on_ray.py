@@ -80,7 +80,8 @@ def test_a_cluster_receives_arrays_and_no_consents(four, store):
         "has_secret_order": True,
     }
     assert {name: rows.dtype.kind for name, rows in ray_worker.pack_examples(learner).items()} == {
-        "train/x": "f", "train/y": "i", "validation/x": "f", "validation/y": "i",
+        "train/x": "f", "train/y": "i", "train/weights": "f",
+        "validation/x": "f", "validation/y": "i", "validation/weights": "f",
     }  # fmt: skip
 
 

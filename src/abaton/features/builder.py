@@ -259,7 +259,7 @@ def _table(
 
 
 def _weights(times: Sequence[FollowUpTime | None], labels: Sequence[Label]) -> NDArray[np.float64] | None:
-    """Return the censoring weights of all subjects of the table being built; None if nobody is censored."""
+    """Return the censoring weights of all subjects of the table being built; None if no subject is censored."""
     positions = [i for i, time in enumerate(times) if time is not None]
     is_censored = [labels[i] is MissingReason.CENSORED for i in positions]
     if not any(is_censored):
@@ -350,7 +350,7 @@ def _on_follow_up(
     times: Sequence[FollowUpTime | None],
     weights: NDArray[np.float64] | None,
 ) -> Iterator[DataQualityIssue]:
-    """Refuse an event label whose weighted risk is biased: weights were truncated, or nobody has complete follow-up."""
+    """Refuse an event label whose weighted risk is biased: weights were truncated, or follow-up is too short."""
     if weights is None or not weights.sum():
         return
     risk = float(weights @ [label == 1.0 for label in labels]) / float(weights.sum())

@@ -92,7 +92,8 @@ def censoring_weights(
     estimate of remaining uncensored, in which events precede censoring on the same day. Without truncation the weights
     add up to the number of subjects, and the weighted fraction of cases is the Kaplan-Meier risk.
 
-    >>> censoring_weights([(1.0, True), (2.0, False), (3.0, True), (4.0, False)], [False, True, False, False]).tolist()
+    >>> times = [(1.0, True), (2.0, False), (3.0, True), (4.0, False)]
+    >>> censoring_weights(times, [False, True, False, False]).round(9).tolist()
     [1.0, 0.0, 1.5, 1.5]
     """
     days, events = np.array([day for day, _ in times]), np.array([event for _, event in times], bool)

@@ -76,7 +76,7 @@ def effective_fraction_count(
 
     >>> ones, threes = np.array([1.0]), np.array([3.0])
     >>> effective_fraction_count(ones, threes, ones, threes), effective_fraction_count(ones, threes, ones, 9 * ones)
-    (4.0, 2.0)
+    (4.0, 2.6666666666666665)
     """
     a, b = float(hits.sum()), float(misses.sum())
     total = a + b

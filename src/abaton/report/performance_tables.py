@@ -149,15 +149,9 @@ def heterogeneity_text(heterogeneity: Mapping[str, Any] | None) -> str:
     """
     if heterogeneity is None:
         return "Fewer than two sites have enough cases and controls to compare them."
-    prediction = heterogeneity["prediction"]
-    expected = (
-        f"The AUROC of another such hospital is expected between {prediction[0]:.3f} and {prediction[1]:.3f}."
-        if prediction
-        else "A prediction interval needs five sites."
-    )
     return (
         f"I² is {100 * heterogeneity['i2']:.0f} % and τ² {heterogeneity['tau2']:.3f} on the logit scale, "
-        f"over {heterogeneity['sites']} sites. {expected} This speaks of hospitals like these."
+        f"over {heterogeneity['sites']} sites. This speaks of hospitals like these."
     )
 
 

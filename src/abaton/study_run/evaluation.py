@@ -54,7 +54,7 @@ EligibleSubjectsOf = Callable[[PreparedSite], frozenset[str]]
 
 _LOCAL_PREFIX = "model/"  # prefix of personal layers in a learner's state
 _CURVE_POINTS = 101  # a finer curve would disclose scores of single subjects
-_MIN_GROUP_CASES = 10  # cases, and controls, of all sites in a group of an input
+MIN_CASES = 10  # cases, and controls, of all sites in a group of an input
 _NO_RECALIBRATION = {"intercept": None, "slope": None, "status": "", "test": None}
 _CONTRIBUTION_FACTOR = 3  # times min_cell_count: cases, and controls, of a site in merged counts
 
@@ -324,7 +324,7 @@ def evaluate_counts(
         for group in _groups_to_evaluate(site_counts, min_cell_count):
             contributions = _contributions(site_counts, group)
             is_subgroup = group.grouping not in ("all", "site")
-            min_cases = max(min_cell_count, _MIN_GROUP_CASES if is_subgroup else 0)
+            min_cases = max(min_cell_count, MIN_CASES if is_subgroup else 0)
             for case, metrics, subjects, sites in evaluate_group(
                 learning, classes, contributions, min_cell_count, bootstrap, min_cases=min_cases
             ):

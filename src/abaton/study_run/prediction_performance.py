@@ -2,7 +2,7 @@
 
 Calibration curve, ratio of observed to expected cases, heterogeneity between sites, decision curve, and differences
 between groups of subjects. On a network sites release counts, not predictions: these results do not exist there.
-Groups and sites need :data:`MIN_CASES` cases and controls.
+Groups and sites need `MIN_CASES` cases and controls.
 """
 
 from __future__ import annotations
@@ -26,10 +26,8 @@ from abaton.metrics.classification import ScoreHistogram, count_scores, estimate
 from abaton.metrics.meta_analysis import auroc_difference, combine_auroc
 from abaton.models import Model
 from abaton.study_run.consented_learner import to_examples
+from abaton.study_run.evaluation import MIN_CASES
 from abaton.study_run.preparation import PreparedSites
-
-MIN_CASES = 10
-"""Fewest cases, and controls, of a site or group with results."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

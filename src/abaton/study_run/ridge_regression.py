@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from abaton.metrics.calibration_curve import spline_basis
+
 Floats = NDArray[np.float64]
 Fit = Callable[[Floats, Floats, float, Floats | None], Floats]
 
@@ -165,10 +167,7 @@ def spline_columns(x: NDArray[Any], knots: Sequence[tuple[float, float, float] |
     for values, column_knots in zip(np.asarray(x, np.float64).T, knots, strict=True):
         columns.append(values)
         if column_knots is not None:
-            low, middle, high = column_knots
-            first, second, third = (np.maximum(values - knot, 0) ** 3 for knot in column_knots)
-            cubic = first - second * (high - low) / (high - middle) + third * (middle - low) / (high - middle)
-            columns.append(cubic / (high - low) ** 2)
+            columns.append(spline_basis(values, column_knots)[:, 2])
     return np.stack(columns, axis=1) if columns else np.empty((len(x), 0))
 
 
