@@ -1,22 +1,23 @@
 """Evaluation from what sites release: how often there is a result, its bias, coverage and width.
 
 Calibrated predictions with an AUROC of .856 at all sites. Compared are exact scores in one place, microaggregated
-scores (`_microaggregation.py`), each site's AUROC with noise combined by inverse variance, and bounded sums with noise
+scores, each site's AUROC with noise combined by inverse variance, and bounded sums with noise
 of c times the bound, once on the total (as in a secure sum) or at each site. Class sizes have noise of standard
 deviation 3, in the same place.
+
+Microaggregation: a site with at least 15 cases and controls releases its scores in groups of five, each at its mean
+bin; the centre spreads a group half-way to its neighbours before it adds the sites' histograms.
 """
 
 from __future__ import annotations
 
 import math
-import os
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from statistics import NormalDist
 
-import _microaggregation
 import numpy as np
 from numpy.typing import NDArray
 
@@ -32,6 +33,8 @@ from abaton.metrics.bounded_sums import (
 from abaton.metrics.classification import (
     MetricEstimate,
     ScoreHistogram,
+    bin_indices,
+    bin_scores,
     count_scores,
     evaluate_classifier,
     merge_histograms,
@@ -50,10 +53,11 @@ from abaton.metrics.noisy_estimates import (
 Floats = NDArray[np.float64]
 Site = tuple[Floats, NDArray[np.int64]]
 
-SAMPLES = int(os.environ.get("ABATON_SAMPLES", "1000"))
+SAMPLES = 1000
 AUROC = 0.856
 SEPARATION = NormalDist().inv_cdf(AUROC) * math.sqrt(2)
 TABLE_SD = 3.0
+BINS, GROUP_SIZE, MIN_CLASS_COUNT = 4000, 5, 15  # of microaggregation
 METRICS = ("auroc", "calibration intercept", "brier", "calibration slope")
 BY_SUMS = ("sums c=1", "sums c=2", "sums at sites c=1", "sums at sites c=2")
 METHODS = ("exact", "microaggregated", "site estimates", *BY_SUMS)
@@ -209,7 +213,7 @@ def _estimates(
 ) -> Iterator[tuple[str, dict[str, MetricEstimate]]]:
     """Yield the metrics by each method; exact and microaggregated ones without slope at small cost."""
     yield "exact", _from_histogram(count_scores(*(np.concatenate(part) for part in zip(*sites, strict=True))))
-    released = [histogram for site in sites if (histogram := _microaggregation.release_histogram(*site))]
+    released = [histogram for site in sites if (histogram := release_histogram(*site))]
     if released:
         yield "microaggregated", _from_histogram(merge_histograms(released))
     yield "site estimates", {"auroc": _by_site_estimates(sites, rng)}
@@ -282,3 +286,34 @@ def _from_histogram(histogram: ScoreHistogram) -> dict[str, MetricEstimate]:
     """Return the metrics of a histogram of all sites."""
     estimates = evaluate_classifier(histogram, resamples=0)
     return {metric: estimates[metric] for metric in METRICS}
+
+
+def release_histogram(probabilities: Floats, labels: NDArray[np.int64]) -> ScoreHistogram | None:
+    """Return the histogram that the centre restores from a site's groups; None with a small class."""
+    bins, is_case = bin_indices(probabilities, BINS), labels == 1
+    if min(is_case.sum(), (~is_case).sum()) < MIN_CLASS_COUNT:
+        return None
+    cases, controls = (merge_scores(bins[members]) for members in (is_case, ~is_case))
+    return ScoreHistogram(bin_scores(BINS), spread_groups(cases), spread_groups(controls))
+
+
+def merge_scores(bins: NDArray[np.int64]) -> Floats:
+    """Return the number of subjects at the mean bin of each group of neighbouring scores."""
+    merged = np.zeros(BINS)
+    for group in np.array_split(np.sort(bins), len(bins) // GROUP_SIZE):
+        merged[int(np.rint(group.mean()))] += len(group)
+    return merged
+
+
+def spread_groups(counts: Floats) -> Floats:
+    """Return counts with each group spread evenly to half of the distance to its neighbours."""
+    spread, bins = np.zeros(len(counts)), np.flatnonzero(counts)
+    if len(bins) < 2:
+        return counts
+    between = (bins[1:] + bins[:-1]) / 2
+    edges = np.concatenate([[2 * bins[0] - between[0]], between, [2 * bins[-1] - between[-1]]])
+    for i, group_bin in enumerate(bins):
+        points = int(counts[group_bin])
+        targets = np.rint(edges[i] + (np.arange(points) + 0.5) / points * (edges[i + 1] - edges[i]))
+        np.add.at(spread, np.clip(targets, 0, len(counts) - 1).astype(np.int64), 1.0)
+    return spread

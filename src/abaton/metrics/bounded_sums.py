@@ -177,6 +177,14 @@ def brier_contributions(
     return BoundedContributions(rows, math.hypot(1.0, SQUARE_SCALE))
 
 
+def accuracy_contributions(
+    probabilities: NDArray[np.floating], labels: NDArray[np.integer]
+) -> BoundedContributions:
+    """Return bounded contributions to the accuracy at probability ½: 1 for a correct prediction."""
+    p, is_case = _checked(probabilities, labels)
+    return BoundedContributions(((p >= 0.5) == is_case).astype(np.float64)[:, None], 1.0)
+
+
 def slope_contributions(
     probabilities: NDArray[np.floating], labels: NDArray[np.integer], line: SlopeLine
 ) -> BoundedContributions:

@@ -201,6 +201,13 @@ def estimate_brier(total: ReleasedSum, sizes: ReleasedSizes, level: float = 0.95
     return _estimate_mean(total.values[0], total.values[1] / SQUARE_SCALE, total.sd, sizes, level)
 
 
+def estimate_accuracy(total: ReleasedSum, sizes: ReleasedSizes, level: float = 0.95) -> MetricEstimate:
+    """Return the accuracy from the released number of correct predictions; limits are those of the errors' mean."""
+    wrong = sizes.subjects - float(total.values[0])
+    errors = _estimate_mean(wrong, wrong, total.sd, sizes, level)
+    return MetricEstimate(1 - errors.value, 1 - errors.high, 1 - errors.low)
+
+
 def _estimate_mean(
     total: float, squares: float, sd: float, sizes: ReleasedSizes, level: float
 ) -> MetricEstimate:
