@@ -16,7 +16,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from abaton.anonymity.federated_recoding import RecodingChoice
+from abaton.disclosure.levels import DisclosureLevel, strictest_level
+from abaton.disclosure.release_gate import ReleaseGate
 from abaton.engines import MachineProfile, RunOutcome, restore_learner_state
 from abaton.engines.runner import Watcher
 from abaton.errors import RefusedError, SettingsError
@@ -28,14 +33,21 @@ from abaton.federation.run import COMMUNITY, Run, metric_point, sampled_versions
 from abaton.layout import Vector
 from abaton.learners import Learner
 from abaton.models import Model
-from abaton.site import LoadedSiteConfig, ReleaseLog, build_consent_gate, load_site
+from abaton.site import (
+    LoadedSiteConfig,
+    ReleaseLog,
+    build_consent_gate,
+    disclosure_level,
+    load_site,
+    open_release_gate,
+)
 from abaton.site.factory import open_release_log
 from abaton.store import Journal, RunRow, Store, content_digest, default_folder, run_head
 from abaton.study import LearningSection, Study, study_from_toml, write_toml
 from abaton.study_run.baselines import Baseline, local_only_name, train_baselines
 from abaton.study_run.cohort_description import describe_cohort
 from abaton.study_run.consent_roster import ConsentRoster, RemainingConsentGate, WallClock
-from abaton.study_run.consented_learner import ConsentedLearner
+from abaton.study_run.consented_learner import ConsentedLearner, to_examples
 from abaton.study_run.evaluation import evaluate_models, local_layers
 from abaton.study_run.ingest import GateFactory, ProgressCallback, SiteIngest, ingest_sites
 from abaton.study_run.internal_external_validation import check_on_network, check_sites, validate_by_site
@@ -50,6 +62,7 @@ from abaton.study_run.local_benefit import (
 from abaton.study_run.prediction_performance import performance_results, predict_test_rows
 from abaton.study_run.preparation import PreparedSite, PreparedSites, SiteSums, SplitTable, prepare_sites
 from abaton.study_run.preparation_state import CommonScale, PreparationState
+from abaton.study_run.released_evaluation import EvaluatedModel, EvaluatedSite, evaluate_released
 from abaton.study_run.site_releases import releasable_subjects, released_attrition, released_sums
 from abaton.study_run.site_run_state import SiteRunState
 from abaton.study_run.study_policy import make_study_policy
@@ -521,6 +534,18 @@ class _StudyRun:
             on_progress("training local-only and pooled models")
             baselines = train_baselines(prepared, model, training, settings.epochs, options.seed, eligible)
 
+        level = strictest_level(disclosure_level(site.file.config, self.study) for site in prepared.sites)
+        if level is not DisclosureLevel.EXACT:
+            models: dict[str, Vector | Baseline] = {COMMUNITY: community, **baselines}
+            return {
+                "traffic": traffic,
+                "evaluation": self._released_evaluation(row.run, level, model, models, subjects, local),
+                "progress": [],
+                "cohort_description": describe_cohort(
+                    self.study, prepared, subjects, model.layout.trained.size
+                ),
+            }
+
         def evaluate(models: Mapping[str, Any], bootstrap_resamples: int) -> dict[str, Any]:
             return evaluate_models(
                 learning, prepared, model, models, lambda site: subjects[site.name], seed=options.seed,
@@ -543,6 +568,46 @@ class _StudyRun:
             **self._performance(model, community, subjects, local),
             **self._internal_external_validation(row.run, subjects, on_progress),
         }
+
+    def _released_evaluation(
+        self,
+        run: str,
+        level: DisclosureLevel,
+        model: Model,
+        models: Mapping[str, Vector | Baseline],
+        subjects: Mapping[str, frozenset[str]],
+        local: Mapping[str, Mapping[str, Vector]],
+    ) -> dict[str, Any]:
+        """Return a coordinated run's evaluation at a level without exact numbers of single sites."""
+        sites = []
+        for site in self.prepared.sites:
+            gate = open_release_gate(site.file, self.study, lambda: self.now)
+            gate = ReleaseGate(gate.register, level, gate.settings, lambda: self.now)
+            rows = np.array([subject in subjects[site.name] for subject in site.test.subjects], bool)
+            sites.append(EvaluatedSite(site, gate, rows))
+
+        def predict(site: EvaluatedSite, entry: Vector | Baseline) -> NDArray[Any]:
+            data = to_examples(site.site.test)
+            if isinstance(entry, Baseline):
+                return entry.predict(data.x)[site.rows]
+            return model.score(entry, data, local.get(site.site.name)).predictions[site.rows]
+
+        evaluated = [
+            EvaluatedModel(
+                name,
+                content_digest(f"{run}/{name}".encode() if isinstance(entry, Baseline) else entry.tobytes()),
+                {site.site.name: predict(site, entry) for site in sites},
+            )
+            for name, entry in models.items()
+        ]
+        return evaluate_released(
+            self.learning,
+            self.study.study.id,
+            self.prepared.classes,
+            sites,
+            evaluated,
+            seed=self.options.seed,
+        )
 
     def _internal_external_validation(
         self, run: str, subjects: Mapping[str, frozenset[str]], on_progress: ProgressCallback
