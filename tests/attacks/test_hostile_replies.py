@@ -211,11 +211,19 @@ PREPARATION_LIES: dict[str, tuple[str, Lie]] = {
     "ages without labels": ("ingest", nameless),
     "a cohort count that is no float": (
         "ingest",
-        lambda body: body["cohort_report"]["records"].update(Patient=HUGE),
+        lambda body: body["cohort_report"]["counts"]["values"].update(rows=HUGE),
     ),
     "terminal control characters": (
         "ingest",
         lambda body: body["cohort_report"].update(remarks=["\x9b2J"]),
+    ),
+    "a stage that does not exist": (
+        "ingest",
+        lambda body: body["cohort_report"]["counts"]["values"].update({"discharged": 4.0}),
+    ),
+    "record counts beside the cohort": (
+        "ingest",
+        lambda body: body["cohort_report"].update(records={"Patient": 618}),
     ),
     "a million characters": ("ingest", lambda body: body["cohort_report"].update(remarks=["x" * 10**6])),
     "a min_cell_count of a million": ("scale", changed(min_cell_count=10**6)),

@@ -20,7 +20,7 @@ import pytest
 from scipy import stats
 
 from abaton.disclosure.levels import DisclosureLevel, NoiseSettings, format_count, strictest_level
-from abaton.disclosure.release_gate import Question, Released, ReleaseGate, SumShare
+from abaton.disclosure.release_gate import Question, Released, ReleaseGate, SumShare, sum_shares
 from abaton.disclosure.release_register import ReleaseRegister
 from abaton.errors import RefusedError, StoreError
 
@@ -337,7 +337,7 @@ def _ask(path: str, key_path: str, first: int, queue) -> None:
 
 def test_processes_are_charged_once_and_the_budget_holds(site):
     """Three processes create the register together and ask the same 20 questions about other subjects."""
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("fork")
     queue = context.Queue()
     processes = [
         context.Process(target=_ask, args=(str(site.path), str(site.key_path), first, queue))
@@ -441,6 +441,23 @@ def test_a_key_that_others_can_read_or_that_is_damaged_is_refused(site):
         site.gate()
 
 
+def test_first_values_and_counted_names_survive_a_restart(site):
+    register = site.gate().register
+    assert register.first_value("seed", "study", "7") == "7"
+    assert [register.count_once("updates", task, 2) for task in ("a", "b", "a", "c")] == [
+        True,
+        True,
+        True,
+        False,
+    ]
+    register.close()
+    reopened = site.gate().register
+    assert reopened.first_value("seed", "study", "8") == "7"
+    assert reopened.first_value("seed", "another study", "8") == "8"
+    assert [reopened.count_once("updates", task, 2) for task in ("c", "a")] == [False, True]
+    assert reopened.count_once("other updates", "c", 2)
+
+
 # ---- levels ---------------------------------------------------------------------------------------------------------
 
 
@@ -485,6 +502,19 @@ def test_shares_add_up_to_one_noise(tmp_path):
     low, high = stats.chi2.ppf([1e-4, 1 - 1e-4], 300) * 4 / 300
     assert low < np.square(errors).mean() < high
     assert gates[0].register.releases()[0].cost == Fraction(1, 8)
+
+
+def test_shares_of_three_sites_are_added_and_fewer_are_refused(tmp_path):
+    gates = [Site(tmp_path / str(i)).gate(DisclosureLevel.SUMMED) for i in range(3)]
+    shares = [
+        g.share(question(), ["a", "b"], np.array([[1.0, 0.5], [0.0, 0.5]]), 2.0, 1.0, 3, "c") for g in gates
+    ]
+    assert sum_shares(shares, ["one", "two"]).values == {"one": 3.0, "two": 3.0}
+    with pytest.raises(ValueError, match="three or more"):
+        sum_shares(shares[:2])
+    other = gates[0].share(question(1), ["a"], np.ones((1, 2)), 9.0, 1.0, 3, "c")
+    with pytest.raises(ValueError, match="same question"):
+        sum_shares([*shares, other])
 
 
 def test_the_strictest_level_applies():

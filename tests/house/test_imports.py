@@ -89,7 +89,10 @@ PURE = (
     "metrics",
     "codecs",
     "controller",
-    "disclosure/suppression.py",
+    "disclosure/attrition.py",
+    "disclosure/levels.py",
+    "disclosure/noise.py",
+    "disclosure/privacy_budget.py",
     "disclosure/rounding.py",
 )
 FORBIDDEN = {

@@ -53,7 +53,7 @@ DESCRIPTION = {
         "sites": {"north": {"events": "10", "per_parameter": 0.5, "per_column": 2.0},
                   "all sites": {"events": "<5", "per_parameter": None, "per_column": None}},
     },
-    "attrition": {"north": [{"stage": "read", "subjects": "90", "excluded": []},
+    "attrition": {"north": [{"stage": "consented", "subjects": "90", "excluded": []},
                             {"stage": "in_force", "subjects": "80", "excluded": [{"reason": "r", "subjects": "10"}]},
                             {"stage": "evaluated", "subjects": "30", "excluded": [{"reason": "t", "subjects": "50"}]}]},
 }  # fmt: skip

@@ -20,7 +20,7 @@ BENEFIT = {
     "difference": {"value": 0.1, "low": 0.02, "high": 0.2},
 }
 ATTRITION = [
-    {"stage": "read", "subjects": "90", "excluded": []},
+    {"stage": "consented", "subjects": "90", "excluded": []},
     {"stage": "rows", "subjects": "≥5", "excluded": [{"reason": "no <label>", "subjects": "<5"}]},
 ]
 
@@ -43,7 +43,8 @@ def row(**more) -> RunRow:
         "study": {
             "id": "s", "hash": "f" * 64, "title": "Hearts & minds", "question": "Who?", "purpose": "diagnostic",
             "legal_basis": "consent", "centre": "Centre", "shared_data": ["updates"], "mechanism": "pseudonymise",
-            "dates": "year", "min_cell_count": 5, "statements": {"models-stay": "They stay."}, "outcome": "ill",
+            "dates": "year", "disclosure": "noisy", "min_cell_count": 5, "outcome": "ill",
+            "statements": {"models-stay": "They stay."},
         },
         "method": {
             "task": "classification", "model": "logistic", "codec": "raw", "downlink": None, "rounds": 3,
@@ -51,7 +52,7 @@ def row(**more) -> RunRow:
             "training": {"epochs": 2}, "evaluation": {"test_fraction": 0.2},
         },
         "cohort_reports": {
-            "north": {"attrition": ATTRITION, "skipped": [{"reason": "half-written", "count": "<5"}], "remarks": ["r"]},
+            "north": {"attrition": ATTRITION, "sd": 3.0, "threshold": 10, "remarks": ["r"]},
             "south": {"attrition": ATTRITION},
             "west": {},
         },
@@ -133,8 +134,9 @@ def test_the_page_contains_the_report():
     report = make_run_report(row(), EVENTS)
     assert [change["cohort"][0] for change in report["privacy"]["changes"]] == ["x", "y"]
     page = render_run_report(report)
-    for text in ("Hearts &amp; minds", "no &lt;label&gt;", "half-written", "only one class", "0.800 (0.700 to 0.900)",
-                  "too few", "f" * 64, "c" * 64, "--seed 3 --baselines", "They stay.", "y" * 16):  # fmt: skip
+    for text in ("Hearts &amp; minds", "no &lt;label&gt;", "Counts contain noise", "noisy: counts and sums",
+                 "only one class", "0.800 (0.700 to 0.900)", "too few", "f" * 64, "c" * 64, "--seed 3 --baselines",
+                 "They stay.", "y" * 16):  # fmt: skip
         assert text in page, text
     assert page.count("<h1>") == 1
 
@@ -189,7 +191,10 @@ def test_decreasing_errors_are_benefits_and_suppressed_counts_stay():
     stages = cohort_flow_data(
         {"north": {"attrition": ATTRITION}, "south": {"attrition": ATTRITION}, "west": {}}
     )
-    assert [(stage["stage"], stage["subjects"]) for stage in stages] == [("read", "180"), ("rows", "≥10")]
+    assert [(stage["stage"], stage["subjects"]) for stage in stages] == [
+        ("consented", "180"),
+        ("rows", "≥10"),
+    ]
     assert stages[1]["excluded"] == [("no <label>", "≤8")]
     assert [bar["is_exact"] for bar in stages[1]["bars"]] == [False, False]
 

@@ -213,7 +213,7 @@ def test_empty_cohorts_are_reported(house, opened):
     write(house / "records", [patient(i, "2015-01-01") for i in range(9)])
     result = check_site(opened(study()))
     assert not result.may_participate
-    assert [step.reached.text for step in result.attrition] == ["9", "0", "0", "0", "0"]
+    assert reached(result) == [9, 0, 0, 0, 0]
     assert any("no subject reaches the last stage" in remark for remark in result.remarks)
     write(house / "records", [pressure(1)])
     (house / "records" / "Patient.ndjson").unlink()
@@ -227,16 +227,37 @@ def test_other_code_system_is_reported(house, opened):
     )
     result = check_site(opened(study()))
     assert any("another code system" in remark for remark in result.remarks)
-    assert "unknown: a record is coded in another system" in next(iter(result.attrition[1].reasons))
+    assert "unknown: a record is coded in another system" in next(
+        iter(result.attrition.excluded[AttritionStage.ELIGIBLE])
+    )
 
 
-def test_small_counts_are_suppressed_in_the_preflight(house, opened):
+def reached(result) -> list[int]:
+    """Return the exact number of subjects at each stage."""
+    return [result.attrition.reached[stage] for stage in result.attrition.stages]
+
+
+def test_the_preflight_is_exact_for_the_site_itself(house, opened):
     write(house / "records", [*cohort_resources(*range(12)), patient(20, "2015-01-01")])
     result = check_site(opened(study()))
-    assert next(iter(result.attrition[1].reasons.values())).text == "<5"
-    assert result.attrition[0].reached.text == "≥5"
-    assert result.attrition[-1].reached.text == "12"
-    assert result.to_row()["min_cell_count"] == 5
+    assert list(result.attrition.excluded[AttritionStage.ELIGIBLE].values()) == [1]
+    assert reached(result) == [13, 12, 12, 12, 12]
+    assert result.to_row()["attrition"][0] == {"stage": "read", "subjects": 13, "excluded": []}
+
+
+def test_released_cells_have_subjects_with_a_legal_basis_only(house, opened):
+    """Subjects who are not eligible, or have not consented, are in no cell; the cells do not depend on the records."""
+    write(house / "records", [*cohort_resources(*range(12)), *failing(0, 1), patient(20, "2015-01-01")])
+    site = opened(study())
+    site.table()
+    cells = site.attrition_cells()
+    assert len(cells["rows"]) == 12
+    assert "20" not in " ".join(subject for subjects in cells.values() for subject in subjects)
+    assert all(not subjects for name, subjects in cells.items() if name != "rows")
+    write(house / "records", cohort_resources(1, 2))
+    other = opened(study())
+    other.table()
+    assert other.attrition_cells().keys() == cells.keys()
 
 
 def test_rows_are_the_last_stage(house, opened):
@@ -248,7 +269,7 @@ def test_rows_are_the_last_stage(house, opened):
     assert sorted(features.table.y.tolist()) == [0] * 6 + [1] * 6
     assert set(features.table.subjects) == {subject.key for subject in site.accepted_subjects()}
     result = check_site(opened(study()))
-    assert [step.reached.text for step in result.attrition] == ["12"] * 5
+    assert reached(result) == [12] * 5
     assert result.may_participate
 
 
@@ -257,10 +278,8 @@ def test_subjects_without_a_row_are_reported(house, opened):
     lonely = [build(number) for build in (patient, condition) for number in range(20, 28)]
     write(house / "records", [*cohort_resources(*range(12)), *failing(0, 1, 2, 3, 4, 5), *lonely])
     result = check_site(opened(dropping))
-    assert [step.reached.text for step in result.attrition] == ["20", "20", "20", "20", "12"]
-    assert {why: cell.text for why, cell in result.attrition[-1].reasons.items()} == {
-        "systolic: no value": "8"
-    }
+    assert reached(result) == [20, 20, 20, 20, 12]
+    assert result.attrition.excluded[AttritionStage.ROWS] == {"systolic: no value": 8}
 
 
 def test_view_with_rows_of_other_persons_is_refused(house, opened):

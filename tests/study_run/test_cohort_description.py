@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
-from dataclasses import replace
 from itertools import pairwise
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from abaton.disclosure.attrition import Attrition, AttritionStage
 from abaton.features import FeatureColumn, FeatureTable
 from abaton.study_run.cohort_description import (
     ALL,
@@ -146,19 +143,20 @@ def replace_site(prepared, site):
     return SimpleNamespace(**{**vars(prepared), "sites": (site, *prepared.sites[1:])})
 
 
-def test_the_attrition_adds_up_from_read_to_evaluated():
-    reached = Counter({AttritionStage.READ: 200, AttritionStage.ELIGIBLE: 180, AttritionStage.CONSENTED: 150,
-                       AttritionStage.RETAINED: 150, AttritionStage.ROWS: 140})  # fmt: skip
-    excluded = {AttritionStage.ELIGIBLE: Counter(young=20), AttritionStage.CONSENTED: Counter(refused=30),
-                AttritionStage.ROWS: Counter({"no label": 10})}  # fmt: skip
-    attrition = replace(Attrition(), reached=reached, excluded=excluded, stages=tuple(AttritionStage)[:5])
+def test_the_attrition_adds_up_from_consented_to_evaluated():
+    cells = {"retained/no record": 0, "rows/no label": 10, "rows/no value": 3, "rows": 137}
+    cohort = SimpleNamespace(cells={name: ("p",) * n for name, n in cells.items()})
     names = [f"s{i}" for i in range(130)]
     parts = {"train": names[:80], "validation": names[80:90], "test": names[90:]}
     rows = {name: SimpleNamespace(subjects=tuple(part)) for name, part in parts.items()}
     site = SimpleNamespace(rows=SimpleNamespace(**rows), test=rows["test"], min_cell_count=5)
-    split = SimpleNamespace(table=names, ingest=SimpleNamespace(attrition=attrition))
+    split = SimpleNamespace(table=names, ingest=SimpleNamespace(cohort=cohort))
     steps = complete_attrition(split, site, frozenset(names[10:]))
-    assert [step["subjects"] for step in steps] == ["200", "180", "150", "150", "140", "130", "120", "40"]
+    assert [step["subjects"] for step in steps] == ["≥148", "≥148", "137", "130", "120", "40"]
+    assert steps[2]["excluded"] == [
+        {"reason": "no label", "subjects": "10"},
+        {"reason": "no value", "subjects": "<5"},
+    ]
     check_sums(steps)
     assert steps[-1]["excluded"] == [
         {"reason": "used for training", "subjects": "70"},

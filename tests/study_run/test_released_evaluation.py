@@ -17,9 +17,13 @@ from abaton.disclosure.levels import DisclosureLevel, NoiseSettings
 from abaton.disclosure.release_gate import ReleaseGate
 from abaton.disclosure.release_register import ReleaseRegister
 from abaton.features import ScaledTable
+from abaton.lab.demo import NOW as DEMO_NOW
+from abaton.lab.demo import Demonstration
 from abaton.metrics.survival import add_pairs, sum_pairs
+from abaton.report import make_run_report, render_run_report
+from abaton.store import Store
 from abaton.study import EvaluationSection, LearningSection
-from abaton.study_run import PreparedSite, SubjectRows
+from abaton.study_run import PreparedSite, StudyOptions, SubjectRows, run_study
 from abaton.study_run.released_evaluation import (
     BUDGET_USED_UP,
     NO_BOUNDED_SUM,
@@ -157,6 +161,36 @@ def test_metrics_without_a_bounded_sum_and_small_groups_are_not_released(tmp_pat
     rows = rows_by_group(results)
     assert rows["all sites"]["metrics"]["auprc"]["reason"] == NO_BOUNDED_SUM
     assert rows["site1"]["metrics"]["auroc"]["value"] is None  # six cases
+
+
+def set_policy(demonstration: Demonstration, lines: str) -> None:
+    """Add lines to the policy of every site."""
+    for site in demonstration.sites:
+        text = site.read_text()
+        text = text if "[policy]\n" in text else f"{text}\n[policy]\n"
+        site.write_text(text.replace("[policy]\n", f"[policy]\n{lines}\n"))
+
+
+@pytest.mark.parametrize("level", ["noisy", "summed"])
+def test_a_run_is_evaluated_from_released_sums_and_its_report_says_so(four, tmp_path, level):
+    set_policy(
+        four, f'disclosure = "{level}"\nstudy_budget = 1000\nyearly_budget = 1000\nprimary_multiplier = 0.5'
+    )
+    options = StudyOptions(seed=5, profiles=four.profiles, bootstrap_resamples=0)
+    with Store(tmp_path / "store") as store:
+        run = run_study(four.study, four.sites, store, options, now=DEMO_NOW)
+        results, exact_names = run.row.result, {"performance", "interpretability", "cohort_description"}
+        assert not exact_names & results.keys()
+        assert results["progress"] == []
+        rows = rows_by_group(results["evaluation"])
+        sites = {row["group"] for row in results["evaluation"]["rows"] if row["grouping"] == "site"}
+        assert len(sites) == (0 if level == "summed" else 4)
+        overall = rows["all sites"]["metrics"]
+        assert overall["auprc"]["reason"] == NO_BOUNDED_SUM
+        text = render_run_report(make_run_report(run.row, []))
+    assert NO_BOUNDED_SUM in text
+    assert "pairs of subjects within sites" in text
+    assert f"level \u2018{level}\u2019" in text
 
 
 def test_random_effects_from_five_sites_on(tmp_path):

@@ -90,7 +90,7 @@ def check(
 ) -> None:
     """Print a site's attrition for a study (read, eligible, consented, retained) with reasons, without values.
 
-    Counts of subjects below the minimum cell count are suppressed. Exit code 1: no subject remains.
+    The counts are exact, for the site itself; nothing of this leaves the site. Exit code 1: no subject remains.
     """
     from abaton.site import SiteConfigError, build_site, check_site, load_site
     from abaton.study import load_study
@@ -274,18 +274,21 @@ def new(
 
 def _print_preflight(preflight: PreflightResult, title: str) -> None:
     rows: list[tuple[str, str, str]] = []
-    for step in preflight.attrition:
-        rows += [("", reason, cell.text) for reason, cell in step.reasons.items()]
-        rows.append((step.stage.value, "", step.reached.text))
+    attrition = preflight.attrition
+    for stage in attrition.stages:
+        excluded = sorted(attrition.excluded.get(stage, {}).items())
+        rows += [("", reason, str(count)) for reason, count in excluded]
+        rows.append((stage.value, "", str(attrition.reached[stage])))
     table(title, ["stage", "excluded because", "subjects"], rows)
-    table("records read", ["type", "records"], list(preflight.records_read.items()))
+    table("records read", ["type", "records"], [(n, str(c)) for n, c in preflight.records_read.items()])
     if preflight.withheld:
-        table("records withheld", ["reason", "records"], list(preflight.withheld.items()))
+        table("records withheld", ["reason", "records"], [(n, str(c)) for n, c in preflight.withheld.items()])
     if preflight.skipped:
         skipped = [
-            (reason, count, ", ".join(locations)) for reason, (count, locations) in preflight.skipped.items()
+            (reason, str(count), ", ".join(locations))
+            for reason, (count, locations) in preflight.skipped.items()
         ]
         table("skipped", ["reason", "count", "where"], skipped)
     for remark in preflight.remarks:
         note(remark)
-    note(f"counts below {preflight.min_cell_count} subjects are suppressed, with complementary suppression")
+    note("the counts are exact and for this site only; nothing of this leaves the site")

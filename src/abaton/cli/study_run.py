@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from abaton.controller import ControllerState, Event
     from abaton.store import RunRow, Store
 
-_STAGES = ("read", "eligible", "consented", "retained", "rows")
+_STAGES = ("consented", "retained", "rows")
 
 
 def run(
@@ -208,8 +208,6 @@ def _print_run(data: Mapping[str, Any], store: Path | None) -> None:
         cells.append([name, *(attrition.get(stage) for stage in _STAGES), participation])
     table("sites", ("site", *_STAGES, "takes part"), cells)
     for name, site in data["sites"].items():
-        for skipped in site.get("skipped", ()):
-            note(f"{name}: skipped: {skipped['reason']} ({skipped['count']})")
         for remark in site.get("remarks", ()):
             note(f"{name}: {remark}")
     print_results(data["rows"])

@@ -332,6 +332,22 @@ class ReleaseGate:
         return KeyedStream(self.register.secret, to_canonical_json([epoch, question, subjects_key, cell]))
 
 
+def sum_shares(shares: Sequence[SumShare], names: Sequence[str] = ()) -> Released:
+    """Return the sum of the shares of at least three sites as released numbers.
+
+    On a network the sites' integers are added by a secure sum; on one machine they are added here.
+
+    Args:
+        shares: One share of each site.
+        names: Names of the coordinates; 0, 1, 2, ... if not given.
+    """
+    if len(shares) < MIN_SITES or len({(share.unit, share.sd, len(share.units)) for share in shares}) != 1:
+        raise ValueError("the shares are not of three or more sites with the same question")
+    sums = [sum(column) * shares[0].unit for column in zip(*(share.units for share in shares), strict=True)]
+    keys = names or [str(i) for i in range(len(sums))]
+    return Released(dict(zip(keys, sums, strict=True)), shares[0].sd, token=_TOKEN)
+
+
 @dataclass(frozen=True, slots=True)
 class _Grid:
     """Grid on which sums are integers, so that no floating-point number carries a subject's low bits.

@@ -29,7 +29,7 @@ from abaton.atomic_files import atomic_write, map_os_errors
 from abaton.disclosure.levels import DisclosureLevel, NoiseSettings
 from abaton.errors import RefusedError, StoreError
 from abaton.store import Database
-from abaton.store.database import mark_version
+from abaton.store.database import insert_new, mark_version
 
 _SECRET_BYTES, _ID_BYTES = 32, 16
 
@@ -53,6 +53,13 @@ _LOSSES = sql.Table(
     metadata,
     sql.Column("year", sql.Integer, primary_key=True),
     sql.Column("time", sql.Text, nullable=False),
+)
+_VALUES = sql.Table(
+    "first_values",
+    metadata,
+    sql.Column("key", sql.Text, primary_key=True),
+    sql.Column("name", sql.Text, primary_key=True),
+    sql.Column("value", sql.Text, nullable=False),
 )
 mark_version(metadata, "release register", 1, "use the Abaton version that wrote it")
 
@@ -148,6 +155,31 @@ class ReleaseRegister:
             connection.execute(_RELEASES.insert().values(_to_row(release, answer)))
 
         self._database.write(work, lock="releases")
+
+    def first_value(self, key: str, name: str, value: str) -> str:
+        """Return the first value of a name in the release register, which is this one if there was none.
+
+        For what a study may choose once: the seed of its split, and the signing key of another site.
+        """
+
+        def work(connection: sql.Connection) -> str:
+            insert_new(connection, _VALUES, [{"key": key, "name": name, "value": value}])
+            stored = sql.select(_VALUES.c.value).where(_VALUES.c.key == key, _VALUES.c.name == name)
+            return str(connection.scalar(stored))
+
+        return self._database.write(work, lock="values")
+
+    def count_once(self, key: str, name: str, limit: int) -> bool:
+        """Count a name once in the release register, even if repeated; return whether it is within the limit."""
+
+        def work(connection: sql.Connection) -> bool:
+            names = connection.scalars(sql.select(_VALUES.c.name).where(_VALUES.c.key == key)).all()
+            if name not in names and len(names) < limit:
+                connection.execute(_VALUES.insert().values(key=key, name=name, value=""))
+                return True
+            return name in names
+
+        return self._database.write(work, lock="values")
 
     def is_answered(self, question: str, epoch: int, level: DisclosureLevel) -> bool:
         """Return whether the release register has an answer to a question in an epoch."""

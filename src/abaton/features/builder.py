@@ -38,14 +38,23 @@ _MAX_RISK_RATIO = 1.1  # of the risk without censored subjects to that by Kaplan
 class FeatureResult:
     """Feature table of a site, if its records suffice, and the data-quality report.
 
-    ``rows`` and ``excluded`` count subjects with and without a row, the latter once under the first reason. The counts
-    are exact: suppress them before display.
+    ``row_subjects`` have a row; ``reasons`` gives the first reason of each subject without one. Both stay at the site.
     """
 
     table: FeatureTable | None
     report: DataQualityReport
-    rows: int = field(default=0, repr=False)
-    excluded: Counter[str] = field(default_factory=Counter, repr=False)
+    row_subjects: tuple[str, ...] = field(default=(), repr=False)
+    reasons: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    @property
+    def rows(self) -> int:
+        """Exact number of subjects with a row of the feature table."""
+        return len(self.row_subjects)
+
+    @property
+    def excluded(self) -> Counter[str]:
+        """Exact number of subjects without a row of the feature table, by reason."""
+        return Counter(self.reasons.values())
 
 
 def build_features(
@@ -107,8 +116,8 @@ def build_features_by_subject(
     )
     row_count = suppress_count(len(table), min_cell_count, total=total)
     report = DataQualityReport(suppress_count(total, min_cell_count), row_count, missing, issues)
-    excluded = _exclusions(spec, values, labels, retained)
-    return FeatureResult(table if report.is_sufficient else None, report, len(table), excluded)
+    reasons = _exclusions(spec, subjects, values, labels, retained)
+    return FeatureResult(table if report.is_sufficient else None, report, table.subjects, reasons)
 
 
 class _SubjectValues:
@@ -162,23 +171,24 @@ class _SubjectValues:
 
 def _exclusions(
     spec: ResolvedFeatureSpec,
+    subjects: Sequence[str],
     values: Sequence[Sequence[Value]],
     labels: Sequence[Label],
     retained: Sequence[bool],
-) -> Counter[str]:
-    """Count the subjects excluded when the table is built, by reason: the label, then the required inputs."""
+) -> dict[str, str]:
+    """Return the subjects excluded when the table is built, with the reason: the label, then the required inputs."""
     required = [
         (input_spec.name, column)
         for input_spec, column in zip(spec.inputs, values, strict=True)
         if input_spec.imputation is Imputation.DROP
     ]
-    reasons: Counter[str] = Counter()
-    for i, label in enumerate(labels):
+    reasons: dict[str, str] = {}
+    for i, (subject, label) in enumerate(zip(subjects, labels, strict=True)):
         if isinstance(label, MissingReason):
-            reasons[f"{spec.label.name}: {label.value}"] += 1
+            reasons[subject] = f"{spec.label.name}: {label.value}"
         elif not retained[i]:
             name = next(name for name, column in required if column[i] is None)
-            reasons[f"{name}: {MissingReason.NO_VALUE.value}"] += 1
+            reasons[subject] = f"{name}: {MissingReason.NO_VALUE.value}"
     return reasons
 
 

@@ -1,6 +1,6 @@
 """CONSORT-style flow of subjects through the stages of a study, summed over sites.
 
-Small counts are suppressed at the sites as '<5' or '≥5'; sums that contain one are bounds ('≥').
+Small counts are suppressed ('<5'); sums that contain one are bounds ('≥'). Counts may contain noise.
 """
 
 from __future__ import annotations
@@ -11,9 +11,7 @@ from typing import Any
 from abaton.report.run_tables import STAGES
 
 _LABELS = {
-    "read": "subjects with records",
-    "eligible": "eligible",
-    "consented": "with a consent in force",
+    "consented": "eligible, with a consent or another legal basis",
     "retained": "kept after de-identification",
     "rows": "in the feature table",
     "anonymous": "in the common k-anonymous table",
@@ -48,9 +46,8 @@ def cohort_flow_data(sites: Mapping[str, Mapping[str, Any]]) -> list[dict[str, A
         if released.get("attrition")
     }
     initial = {
-        site: _lower_bound(attrition["read"]["subjects"])
+        site: _lower_bound(next(iter(attrition.values()))["subjects"])
         for site, attrition in attritions.items()
-        if "read" in attrition
     }
     total = max(sum(initial.values()), 1)
     stages = []
@@ -76,6 +73,22 @@ def cohort_flow_data(sites: Mapping[str, Mapping[str, Any]]) -> list[dict[str, A
             }
         )
     return stages
+
+
+def noise_text(sites: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return a sentence on the noise in the counts of a cohort flow; empty if they are exact.
+
+    >>> noise_text({"kos": {"sd": 3.0, "threshold": 10}})
+    'Counts contain noise: each count of a site by reason has a standard deviation of 3; counts below 10 are not shown.'
+    """
+    noisy = [released for released in sites.values() if released.get("sd")]
+    if not noisy:
+        return ""
+    sd, threshold = max(site["sd"] for site in noisy), max(site["threshold"] for site in noisy)
+    return (
+        f"Counts contain noise: each count of a site by reason has a standard deviation of {sd:g}; counts below "
+        f"{threshold} are not shown."
+    )
 
 
 def _bars(counts: Mapping[str, str], initial: Mapping[str, int], total: int) -> list[dict[str, Any]]:

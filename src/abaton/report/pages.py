@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from abaton.report import performance_tables, privacy_report, run_tables
-from abaton.report.cohort_flow import cohort_flow_data
+from abaton.report.cohort_flow import cohort_flow_data, noise_text
 from abaton.report.evaluation_figures import calibration_figure, forest_figure, model_colours, roc_figure
 from abaton.report.experiment_figures import partition_figure
 from abaton.report.html_renderer import PageAssets, page
@@ -52,6 +52,7 @@ def render_run_report(report: Mapping[str, Any], assets: PageAssets | None = Non
             site: reason for section in sections for site, reason in section.get("excluded_sites", {}).items()
         },
         flow=cohort_flow_data(report["cohort"]["sites"]),
+        noise=noise_text(report["cohort"]["sites"]),
         colours=colours_of(report["results"]["evaluation"]),
         tables=run_tables,
         exact=performance_tables,

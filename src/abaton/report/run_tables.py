@@ -124,8 +124,8 @@ def settings_of(method: Mapping[str, Any], origin: Mapping[str, Any]) -> dict[st
     return {name: value for name, value in settings.items() if value is not None}
 
 
-STAGES = ("read", "eligible", "consented", "retained", "rows", "anonymous", "in_force", "evaluated")
-"""Stages of the attrition, in order."""
+STAGES = ("consented", "retained", "rows", "anonymous", "in_force", "evaluated")
+"""Stages of the attrition that sites release, in order."""
 
 _COMPONENTS = ("scheduler", "robust_aggregation", "server_optimiser", "privacy", "personal_layers", "plugins")
 _LEARNER_COLUMNS = {
@@ -152,16 +152,12 @@ def stage_table(sites: Mapping[str, Mapping[str, Any]]) -> Table:
 
 
 def reason_table(sites: Mapping[str, Mapping[str, Any]]) -> Table:
-    """Return the run's table of reasons for exclusions at each site, skipped records and remarks."""
+    """Return the run's table of reasons for exclusions at each site, and remarks."""
     rows: list[Row] = []
     for site, released in sites.items():
         for step in released.get("attrition", ()):
             excluded = [(entry["reason"].replace("_", " "), entry["subjects"]) for entry in step["excluded"]]
             rows += [(site, step["stage"].replace("_", " "), *entry) for entry in excluded]
-        rows += [
-            (site, "records skipped", entry["reason"], entry["count"])
-            for entry in released.get("skipped", ())
-        ]
         rows += [(site, "remark", entry, "–") for entry in released.get("remarks", ())]
     return ("site", "stage", "reason", "count"), rows
 

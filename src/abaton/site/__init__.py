@@ -2,7 +2,6 @@
 
 from abaton.disclosure.attrition import Attrition, AttritionStage
 from abaton.disclosure.release_log import ReleaseLog
-from abaton.disclosure.suppression import suppress_attrition
 from abaton.site.centre_client import CentreClient, CentreUnavailableError, RecordSender, TransferReport
 from abaton.site.centre_session import CentreSession, open_centre_session, retention_targets
 from abaton.site.config import (
@@ -40,6 +39,7 @@ from abaton.site.factory import (
     build_site,
     open_release_gate,
     open_release_log,
+    preview_release_gate,
     release_log_paths,
     release_register_paths,
 )
@@ -104,6 +104,7 @@ __all__ = [
     "open_centre_session",
     "open_release_gate",
     "open_release_log",
+    "preview_release_gate",
     "profile_source",
     "publish",
     "read_permit",
@@ -114,5 +115,4 @@ __all__ = [
     "site_template",
     "subject_pseudonym",
     "summarise_pipeline",
-    "suppress_attrition",
 ]

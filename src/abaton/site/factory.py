@@ -254,10 +254,21 @@ def open_release_gate(
 
     Without noise the threshold is the minimum cell count; with noise it is the larger of both.
     """
+    return _make_gate(file, study, ReleaseRegister(*release_register_paths(file)), clock)
+
+
+def preview_release_gate(file: LoadedSiteConfig, study: Study, folder: Path) -> ReleaseGate:
+    """Build a release gate as configured, with an empty register and another secret: a preview charges nothing."""
+    register = ReleaseRegister(folder / "release-register", folder / "release-register.key")
+    return _make_gate(file, study, register, lambda: datetime.now(UTC))
+
+
+def _make_gate(
+    file: LoadedSiteConfig, study: Study, register: ReleaseRegister, clock: Callable[[], datetime]
+) -> ReleaseGate:
     settings, level = file.config.policy.noise_settings(), disclosure_level(file.config, study)
     cell_count = min_cell_count(file.config, study)
     threshold = cell_count if level is DisclosureLevel.EXACT else max(settings.threshold, cell_count)
-    register = ReleaseRegister(*release_register_paths(file))
     return ReleaseGate(register, level, replace(settings, threshold=threshold), clock)
 
 

@@ -1,4 +1,7 @@
-"""Preflight of a site (``abaton site check``): suppressed attrition with reasons, skipped records and remarks."""
+"""Preflight of a site (``abaton site check``): exact attrition with reasons, skipped records and remarks.
+
+The numbers are for the site itself and do not leave it.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +9,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from abaton.disclosure.attrition import AttritionStage
-from abaton.disclosure.suppression import Steps, suppress_attrition
-from abaton.features import DataQualityIssue, DataQualityReport, MissingReason, data_quality
-from abaton.site.config_reader import min_cell_count
+from abaton.disclosure.attrition import Attrition, AttritionStage
+from abaton.features import DataQualityIssue, DataQualityReport, MissingReason
 from abaton.site.record_pipeline import SitePipeline
 from abaton.site.sources.base import TRUNCATED_FILE
 from abaton.site.sources.queries import required_types
 
-# Counts of subjects are in the attrition, where they are suppressed consistently; these issues have no count.
+# Counts of subjects are in the attrition; these issues have no count.
 _SUBJECT_REASONS = frozenset(
     {
         MissingReason.BEFORE,
@@ -31,7 +32,7 @@ _SUBJECT_REASONS = frozenset(
 
 @dataclass(frozen=True)
 class PreflightResult:
-    """Result of a preflight, with suppressed counts.
+    """Result of a preflight, with exact counts of subjects and records.
 
     Attributes:
         attrition: Subjects by stage, and reasons for exclusion.
@@ -39,16 +40,14 @@ class PreflightResult:
         skipped: Number of records that could not be read or assigned, by reason, with locations.
         withheld: Number of records withheld by the site's rules or by consents, by reason.
         remarks: Further findings in plain words.
-        min_cell_count: Minimum cell count.
         may_participate: Whether any subject reaches the last stage.
     """
 
-    attrition: Steps
-    records_read: dict[str, str]
-    skipped: dict[str, tuple[str, tuple[str, ...]]]
-    withheld: dict[str, str]
+    attrition: Attrition
+    records_read: dict[str, int]
+    skipped: dict[str, tuple[int, tuple[str, ...]]]
+    withheld: dict[str, int]
     remarks: tuple[str, ...]
-    min_cell_count: int
     may_participate: bool
 
     def to_row(self) -> dict[str, Any]:
@@ -56,13 +55,14 @@ class PreflightResult:
         return {
             "attrition": [
                 {
-                    "stage": step.stage.value,
-                    "subjects": step.reached.text,
+                    "stage": stage.value,
+                    "subjects": self.attrition.reached[stage],
                     "excluded": [
-                        {"reason": reason, "subjects": count.text} for reason, count in step.reasons.items()
+                        {"reason": reason, "subjects": count}
+                        for reason, count in sorted(self.attrition.excluded.get(stage, {}).items())
                     ],
                 }
-                for step in self.attrition
+                for stage in self.attrition.stages
             ],
             "records": self.records_read,
             "skipped": [
@@ -71,7 +71,6 @@ class PreflightResult:
             ],
             "withheld": self.withheld,
             "remarks": list(self.remarks),
-            "min_cell_count": self.min_cell_count,
             "may_participate": self.may_participate,
         }
 
@@ -92,23 +91,18 @@ def summarise_pipeline(site: SitePipeline, report: DataQualityReport | None = No
     if report is not None:
         may_participate = report.is_sufficient
         remarks = tuple(dict.fromkeys(_format_issue(issue) for issue in report.issues))
-    threshold = min_cell_count(site.config, site.study)
     attrition, errors = site.attrition, site.errors
     assert attrition.adds_up
     read, last = attrition.reached[AttritionStage.READ], attrition.reached[attrition.stages[-1]]
     return PreflightResult(
-        suppress_attrition(attrition, threshold),
-        _records_by_type(site, threshold),
+        attrition,
+        _records_by_type(site),
         {
-            reason: (data_quality.suppress_count(count, threshold), tuple(errors.locations.get(reason, ())))
+            reason: (count, tuple(errors.locations.get(reason, ())))
             for reason, count in sorted(errors.reasons.items())
         },
-        {
-            reason: data_quality.suppress_count(count, threshold)
-            for reason, count in sorted(site.withheld.items())
-        },
+        dict(sorted(site.withheld.items())),
         (*_remarks(site, read, last), *remarks, site.gate.legal_basis_text()),
-        threshold,
         may_participate and last > 0,
     )
 
@@ -120,12 +114,12 @@ def _format_issue(issue: DataQualityIssue) -> str:
     return f"{issue.subject}: {issue.reason.value}{system}{count}; {issue.remedy}"
 
 
-def _records_by_type(site: SitePipeline, threshold: int) -> dict[str, str]:
+def _records_by_type(site: SitePipeline) -> dict[str, int]:
     types = sorted(required_types(site.data_request, site.study.eligibility))
-    counts = {name: data_quality.suppress_count(site.records_read[name], threshold) for name in types}
+    counts = {name: site.records_read[name] for name in types}
     others = sum(count for name, count in site.records_read.items() if name not in counts)
     if others:
-        counts["other types, not required"] = data_quality.suppress_count(others, threshold)
+        counts["other types, not required"] = others
     return counts
 
 

@@ -21,9 +21,17 @@ from abaton.deid.deidentifier import Deidentifier
 from abaton.deid.pseudonyms import Pseudonyms
 from abaton.deid.settings import DataRequest
 from abaton.deid.transform_counts import TransformCounts
-from abaton.disclosure.attrition import Attrition, AttritionStage
+from abaton.disclosure.attrition import (
+    NO_ROW,
+    OTHER_REASON,
+    RELEASED_STAGES,
+    Attrition,
+    AttritionStage,
+    assign_cells,
+    attrition_cell,
+)
 from abaton.errors import RefusedError
-from abaton.features import FeatureResult, build_features_by_subject
+from abaton.features import FeatureResult, Imputation, MissingReason, build_features_by_subject
 from abaton.fhir.bundles import split_deidentified_bundle
 from abaton.record_types import ConsentedRecord, DeidentifiedRecord, Record
 from abaton.site.config import SiteConfig
@@ -36,6 +44,14 @@ from abaton.study import Study, evaluate_eligibility
 
 _TOO_MANY_RECORDS = "has more records than limits.memory_mib allows"
 _NO_RECORDS = "has no record that the study needs"
+_REFUSED = "cannot be de-identified"
+_LABEL_REASONS = (
+    MissingReason.NO_LABEL,
+    MissingReason.NO_DATE,
+    MissingReason.COARSE_DATE,
+    MissingReason.BEFORE,
+    MissingReason.CENSORED,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +104,8 @@ class SitePipeline:
     """Patient ids of subjects that were read but have not consented; stays at the site."""
     patient_ids: dict[str, str] = field(default_factory=dict, init=False, repr=False)
     """Patient ids of accepted subjects by their key in rows; stays at the site."""
+    outcomes: dict[str, tuple[AttritionStage, str]] = field(default_factory=dict, init=False, repr=False)
+    """Of each Patient id with a legal basis: the last stage, or the stage not reached and why; stays at the site."""
 
     def __post_init__(self) -> None:
         if problem := next(weaker_settings(self.config, self.study), None):
@@ -115,7 +133,7 @@ class SitePipeline:
         self.attrition, self.transform_counts = Attrition(), TransformCounts()
         self.records_read, self.withheld = Counter(), Counter()
         self.errors.clear()
-        self.patient_ids, self.without_consent = {}, set()
+        self.patient_ids, self.without_consent, self.outcomes = {}, set(), {}
         deidentify = _SubjectDeidentifier(self)
         for subject in self._subjects():
             self.attrition.count_subject(AttritionStage.READ)
@@ -133,11 +151,14 @@ class SitePipeline:
                 records = deidentify(subject, permission)
             except RefusedError as error:
                 self.attrition.exclude_subject(AttritionStage.RETAINED, f"refused: {error.what}")
+                self.outcomes[subject.id] = AttritionStage.RETAINED, _REFUSED
                 continue
             if not records:
                 self.attrition.exclude_subject(AttritionStage.RETAINED, _NO_RECORDS)
+                self.outcomes[subject.id] = AttritionStage.RETAINED, _NO_RECORDS
                 continue
             self.attrition.count_subject(AttritionStage.RETAINED)
+            self.outcomes[subject.id] = AttritionStage.ROWS, NO_ROW
             accepted = AcceptedSubject(subject.id, self.pseudonyms.identity("Patient", subject.id), records)
             self.patient_ids[accepted.key] = subject.id
             yield accepted
@@ -168,7 +189,29 @@ class SitePipeline:
                 remedy="let the column 'subject' refer to the subject of the record",
             )
         self.attrition = self.attrition.with_rows(features.rows, features.excluded)
+        for key, reason in (*dict.fromkeys(features.row_subjects, "").items(), *features.reasons.items()):
+            self.outcomes[self.patient_ids[key]] = AttritionStage.ROWS, reason
         return features
+
+    def attrition_cells(self) -> dict[str, tuple[str, ...]]:
+        """Return the Patient ids in each cell of the attrition that a site releases; they stay at the site."""
+        assert self.study.features is not None
+        label = self.study.features.label.name
+        reasons = {
+            AttritionStage.RETAINED: [_REFUSED, _NO_RECORDS],
+            AttritionStage.ROWS: [
+                *(f"{label}: {reason.value}" for reason in _LABEL_REASONS),
+                *(
+                    f"{spec.name}: {MissingReason.NO_VALUE.value}"
+                    for spec in self.study.features.inputs
+                    if spec.imputation is Imputation.DROP
+                ),
+                NO_ROW,
+                OTHER_REASON,
+            ],
+        }
+        names = [attrition_cell(stage, reason) for stage, texts in reasons.items() for reason in texts]
+        return assign_cells(self.outcomes, [*names, attrition_cell(RELEASED_STAGES[-1])])
 
     def _subjects(self) -> Iterator[SubjectRecords]:
         types, memory_mib = (

@@ -1,4 +1,4 @@
-"""Description of the cohort for a run on one machine: baseline characteristics, events per parameter, attrition.
+"""Description of the cohort for a run at level `exact`: characteristics, events per parameter, attrition.
 
 Values are those after de-identification and common recoding, before imputation. Counts below `min_cell_count` are
 suppressed, and further counts so that none follows from the totals. On a network nothing of this is released.
@@ -6,16 +6,14 @@ suppressed, and further counts so that none follows from the totals. On a networ
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from abaton.disclosure.attrition import Attrition, AttritionStage
-from abaton.disclosure.suppression import suppress_attrition
+from abaton.disclosure.attrition import RELEASED_STAGES, AttritionStage, attrition_cell, attrition_steps
 from abaton.features import FeatureTable, Imputation, InputSpec, model_columns
 from abaton.study import Study
 from abaton.study_run.preparation import PreparedSite, PreparedSites, SplitTable
@@ -60,7 +58,7 @@ def describe_cohort(
         "attrition": {
             site.name: complete_attrition(split, site, subjects[site.name])
             for split, site in zip(prepared.splits, prepared.sites, strict=True)
-            if split.ingest.attrition is not None
+            if split.ingest.cohort is not None
         },
     }
 
@@ -318,40 +316,27 @@ def events_per_parameter(
 def complete_attrition(
     split: SplitTable, site: PreparedSite, subjects: frozenset[str]
 ) -> list[dict[str, Any]]:
-    """Return the attrition of a site's cohort from read to evaluated as JSON values, suppressed; the counts add up."""
-    assert split.ingest.attrition is not None
-    attrition = split.ingest.attrition
-    anonymised = len(split.table)
+    """Return the attrition of a site's cohort from consented to evaluated as JSON values; small counts suppressed."""
+    assert split.ingest.cohort is not None
+    counts = {name: len(patients) for name, patients in split.ingest.cohort.cells.items()}
     in_force = {
         name: sum(subject in subjects for subject in table.subjects)
         for name, table in (
             ("training", site.rows.train), ("validation", site.rows.validation), ("test", site.test)
         )
     }  # fmt: skip
-    total = sum(in_force.values())
+    anonymised, total = len(split.table), sum(in_force.values())
     removed = "consent withdrawn during the run" if total else "not released at the end of the run"
-    used = Counter({f"used for {name}": in_force[name] for name in ("training", "validation")})
-    stages = (
-        (AttritionStage.ANONYMOUS, anonymised, Counter({
-            "suppressed for k-anonymity": attrition.reached[AttritionStage.ROWS] - anonymised})),
-        (AttritionStage.IN_FORCE, total, Counter({removed: anonymised - total})),
-        (AttritionStage.EVALUATED, in_force["test"], used),
-    )  # fmt: skip
-    complete = Attrition(
-        Counter(attrition.reached), {k: Counter(v) for k, v in attrition.excluded.items()}, attrition.stages
-    )
-    for stage, reached, excluded in stages:
-        complete = replace(
-            complete,
-            reached=complete.reached + Counter({stage: reached}),
-            excluded={**complete.excluded, stage: +excluded},
-            stages=(*complete.stages, stage),
-        )
-    return [
-        {
-            "stage": step.stage.value,
-            "subjects": step.reached.text,
-            "excluded": [{"reason": r, "subjects": count.text} for r, count in step.reasons.items()],
-        }
-        for step in suppress_attrition(complete, site.min_cell_count)
-    ]
+    rows = counts.pop(attrition_cell(AttritionStage.ROWS))
+    counts |= {
+        attrition_cell(AttritionStage.ANONYMOUS, "suppressed for k-anonymity"): rows - anonymised,
+        attrition_cell(AttritionStage.IN_FORCE, removed): anonymised - total,
+        attrition_cell(AttritionStage.EVALUATED, "used for training"): in_force["training"],
+        attrition_cell(AttritionStage.EVALUATED, "used for validation"): in_force["validation"],
+        attrition_cell(AttritionStage.EVALUATED): in_force["test"],
+    }
+    stages = (*RELEASED_STAGES, AttritionStage.ANONYMOUS, AttritionStage.IN_FORCE, AttritionStage.EVALUATED)
+    threshold = site.min_cell_count
+    suppressed = [name for name, n in counts.items() if 0 < n < threshold]
+    known = {name: n for name, n in counts.items() if name not in suppressed}
+    return attrition_steps(stages, known, suppressed, threshold, is_noisy=False)

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from abaton.anonymity.federated_recoding import RecodingChoice
 from abaton.disclosure.levels import DisclosureLevel, strictest_level
-from abaton.disclosure.release_gate import ReleaseGate
+from abaton.disclosure.release_gate import MIN_SITES, ReleaseGate
 from abaton.engines import MachineProfile, RunOutcome, restore_learner_state
 from abaton.engines.runner import Watcher
 from abaton.errors import RefusedError, SettingsError
@@ -45,7 +45,7 @@ from abaton.site.factory import open_release_log
 from abaton.store import Journal, RunRow, Store, content_digest, default_folder, run_head
 from abaton.study import LearningSection, Study, study_from_toml, write_toml
 from abaton.study_run.baselines import Baseline, local_only_name, train_baselines
-from abaton.study_run.cohort_description import describe_cohort
+from abaton.study_run.cohort_description import ALL, describe_cohort
 from abaton.study_run.consent_roster import ConsentRoster, RemainingConsentGate, WallClock
 from abaton.study_run.consented_learner import ConsentedLearner, to_examples
 from abaton.study_run.evaluation import evaluate_models, local_layers
@@ -63,7 +63,14 @@ from abaton.study_run.prediction_performance import performance_results, predict
 from abaton.study_run.preparation import PreparedSite, PreparedSites, SiteSums, SplitTable, prepare_sites
 from abaton.study_run.preparation_state import CommonScale, PreparationState
 from abaton.study_run.released_evaluation import EvaluatedModel, EvaluatedSite, evaluate_released
-from abaton.study_run.site_releases import releasable_subjects, released_attrition, released_sums
+from abaton.study_run.site_releases import (
+    cohort_report,
+    cohort_share,
+    releasable_subjects,
+    released_cohort,
+    released_sums,
+    summed_cohort,
+)
 from abaton.study_run.site_run_state import SiteRunState
 from abaton.study_run.study_policy import make_study_policy
 
@@ -351,7 +358,8 @@ def study_federation(
         for site in prepared.sites
     }
     files = [str(Path(ingest.file.name).resolve()) for ingest in ingests]
-    study_run = _StudyRun(study, prepared, participants, options, files, now, run, is_simulated)
+    reports = {} if stored else _release_cohorts(study, ingests, now)
+    study_run = _StudyRun(study, prepared, participants, options, files, now, run, is_simulated, reports)
     learning = study_run.learning
     return Federation(
         learning.build_model(features=len(model_columns(prepared.columns)), classes=len(prepared.classes)),
@@ -433,6 +441,7 @@ class _StudyRun:
     now: datetime
     run: str
     is_simulated: bool
+    cohort_reports: Mapping[str, Mapping[str, Any]]
 
     @property
     def learning(self) -> LearningSection:
@@ -489,12 +498,7 @@ class _StudyRun:
             "cohorts": cohorts,
             "excluded_sites": dict(prepared.excluded_sites),
             "anonymity": prepared.anonymity,
-            "cohort_reports": {
-                name: released_attrition(self.participants[name].release_log, self.study, report)
-                if name in self.participants
-                else dict(report)
-                for name, report in prepared.cohort_reports.items()
-            },
+            "cohort_reports": dict(self.cohort_reports),
         }
 
     def evaluate(
@@ -537,14 +541,8 @@ class _StudyRun:
         level = strictest_level(disclosure_level(site.file.config, self.study) for site in prepared.sites)
         if level is not DisclosureLevel.EXACT:
             models: dict[str, Vector | Baseline] = {COMMUNITY: community, **baselines}
-            return {
-                "traffic": traffic,
-                "evaluation": self._released_evaluation(row.run, level, model, models, subjects, local),
-                "progress": [],
-                "cohort_description": describe_cohort(
-                    self.study, prepared, subjects, model.layout.trained.size
-                ),
-            }
+            evaluation = self._released_evaluation(row.run, level, model, models, subjects, local)
+            return {"traffic": traffic, "evaluation": evaluation, "progress": []}
 
         def evaluate(models: Mapping[str, Any], bootstrap_resamples: int) -> dict[str, Any]:
             return evaluate_models(
@@ -580,11 +578,11 @@ class _StudyRun:
     ) -> dict[str, Any]:
         """Return a coordinated run's evaluation at a level without exact numbers of single sites."""
         sites = []
-        for site in self.prepared.sites:
-            gate = open_release_gate(site.file, self.study, lambda: self.now)
+        for prepared in self.prepared.sites:
+            gate = open_release_gate(prepared.file, self.study, lambda: self.now)
             gate = ReleaseGate(gate.register, level, gate.settings, lambda: self.now)
-            rows = np.array([subject in subjects[site.name] for subject in site.test.subjects], bool)
-            sites.append(EvaluatedSite(site, gate, rows))
+            rows = np.array([subject in subjects[prepared.name] for subject in prepared.test.subjects], bool)
+            sites.append(EvaluatedSite(prepared, gate, rows))
 
         def predict(site: EvaluatedSite, entry: Vector | Baseline) -> NDArray[Any]:
             data = to_examples(site.site.test)
@@ -600,14 +598,18 @@ class _StudyRun:
             )
             for name, entry in models.items()
         ]
-        return evaluate_released(
-            self.learning,
-            self.study.study.id,
-            self.prepared.classes,
-            sites,
-            evaluated,
-            seed=self.options.seed,
-        )
+        try:
+            return evaluate_released(
+                self.learning,
+                self.study.study.id,
+                self.prepared.classes,
+                sites,
+                evaluated,
+                seed=self.options.seed,
+            )
+        finally:
+            for site in sites:
+                site.gate.register.close()
 
     def _internal_external_validation(
         self, run: str, subjects: Mapping[str, frozenset[str]], on_progress: ProgressCallback
@@ -707,6 +709,26 @@ def _release_sums(study: Study, seed: int, split: SplitTable) -> SiteSums:
     return released_sums(open_release_log(split.ingest.file, split.min_cell_count), study, seed, split)
 
 
+def _release_cohorts(study: Study, ingests: Sequence[SiteIngest], now: datetime) -> dict[str, dict[str, Any]]:
+    """Return the cohort reports of sites on the coordinator's machine, released by the sites' gates.
+
+    At level `summed` sites have no attrition of their own; that of three or more of them is reported as one.
+    """
+    reports: dict[str, dict[str, Any]] = {ingest.name: {} for ingest in ingests}
+    gates = {i.name: open_release_gate(i.file, study, lambda: now) for i in ingests if i.cohort is not None}
+    cohorts = {ingest.name: ingest.cohort for ingest in ingests if ingest.cohort is not None}
+    for name, cohort in cohorts.items():
+        reports[name] = cohort_report(released_cohort(gates[name], study, cohort))
+    summed = [name for name, gate in gates.items() if gate.level is DisclosureLevel.SUMMED]
+    if len(summed) >= MIN_SITES:
+        shares = [cohort_share(gates[name], study, cohorts[name], summed) for name in summed]
+        threshold = max(gates[name].settings.threshold for name in summed)
+        reports[ALL] = cohort_report(summed_cohort(shares, list(cohorts[summed[0]].cells), threshold))
+    for gate in gates.values():
+        gate.register.close()
+    return reports
+
+
 def study_facts(study: Study) -> dict[str, Any]:
     """Return the facts of a coordinated study and its method for the report of a run."""
     header, deidentification = study.study, study.deidentification
@@ -723,6 +745,7 @@ def study_facts(study: Study) -> dict[str, Any]:
             "shared_data": [shared.value for shared in header.shared_data],
             "mechanism": deidentification.mechanism.value,
             "dates": deidentification.dates.value,
+            "disclosure": study.privacy.disclosure.value,
             "min_cell_count": study.privacy.min_cell_count,
             "statements": {key.value: text for key, text in study.consent.statements.items()}
             if study.consent

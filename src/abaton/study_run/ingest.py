@@ -1,6 +1,6 @@
 """Ingest of sites for a study: each site's feature table and cohort report, or the reason for its exclusion.
 
-A site that cannot take part does not stop the others. Cohort reports are suppressed and contain no values.
+A site that cannot take part does not stop the others. Its cohort is released by `abaton.study_run.site_releases` only.
 """
 
 from __future__ import annotations
@@ -9,17 +9,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
-from typing import Any
 
 import numpy as np
 
 from abaton.anonymity import AnonymitySettings
-from abaton.disclosure.attrition import Attrition
 from abaton.errors import AbatonError, SettingsError
 from abaton.features import DataQualityReport, FeatureTable
 from abaton.site import (
     ConsentGate,
     LoadedSiteConfig,
+    PreflightResult,
     SitePipeline,
     build_consent_gate,
     build_site,
@@ -37,6 +36,21 @@ ONE_CLASS = "only one class: a model of this outcome can neither be trained nor 
 
 
 @dataclass(frozen=True, slots=True)
+class IngestedCohort:
+    """Cohort of one site; never leaves the site as it is.
+
+    Attributes:
+        cells: Patient ids in each cell of the attrition.
+        remarks: Findings on the site's records, in plain words; released at level `exact` only.
+        legal_basis: Legal basis of the site, as text; contains no data.
+    """
+
+    cells: Mapping[str, tuple[str, ...]]
+    remarks: tuple[str, ...]
+    legal_basis: str
+
+
+@dataclass(frozen=True, slots=True)
 class SiteIngest:
     """Ingested data of one site.
 
@@ -45,26 +59,24 @@ class SiteIngest:
         table: Its rows, in an order that depends only on their content; None if the site cannot take part.
         patient_ids: Patient id of each subject key of the rows; never leaves the site.
         anonymity: Anonymity settings of the study with the site's own k.
-        cohort_report: Attrition, skipped records and remarks, suppressed.
+        cohort: Cells of the attrition and remarks, not released yet; None if the records could not be read.
         problem: Why the site cannot take part; empty if it can.
         key: Secret of the site for digests of its rows.
         pseudonym_for_patient: Returns the registry pseudonym of a Patient id; empty without a registry.
         patients_without_consent: Patient ids that were read and have no consent, or no longer.
         subjects_before_anonymisation: Subjects with a row before anonymisation.
-        attrition: Exact attrition up to the rows; never leaves the site.
     """
 
     file: LoadedSiteConfig
     table: FeatureTable | None
     patient_ids: Mapping[str, str] = field(default_factory=dict, repr=False)
     anonymity: AnonymitySettings | None = None
-    cohort_report: Mapping[str, Any] = field(default_factory=dict)
+    cohort: IngestedCohort | None = field(default=None, repr=False)
     problem: str = ""
     key: bytes = field(default=b"", repr=False)
     pseudonym_for_patient: Callable[[str], str] = field(default=lambda patient: "", repr=False)
     patients_without_consent: frozenset[str] = field(default=frozenset(), repr=False)
     subjects_before_anonymisation: frozenset[str] = field(default=frozenset(), repr=False)
-    attrition: Attrition | None = field(default=None, repr=False)
 
     @property
     def name(self) -> str:
@@ -142,7 +154,7 @@ def _build_table(file: LoadedSiteConfig, site: SitePipeline) -> SiteIngest:
     # The rows of a resumed run are compared one by one, however few remain.
     is_resumed = isinstance(site.gate, RemainingConsentGate)
     if table is None or not (summary.may_participate or is_resumed):
-        table, problem = None, _exclusion_reason(features.report, summary.remarks)
+        table, problem = None, _exclusion_reason(features.report)
     elif not is_resumed and table.classes and len(np.unique(table.y)) < 2:
         table, problem = None, ONE_CLASS
     sorted_table = None if table is None else sort_rows(table)
@@ -152,10 +164,9 @@ def _build_table(file: LoadedSiteConfig, site: SitePipeline) -> SiteIngest:
         sorted_table,
         site.patient_ids,
         site.anonymity,
-        summary.to_row(),
+        IngestedCohort(site.attrition_cells(), _remarks(summary), site.gate.legal_basis_text()),
         problem,
         subjects_before_anonymisation=subjects,
-        attrition=site.attrition,
     )
     key = pseudonym_key(site.gate)
     if key is None:
@@ -168,13 +179,18 @@ def _build_table(file: LoadedSiteConfig, site: SitePipeline) -> SiteIngest:
     )
 
 
-def _exclusion_reason(report: DataQualityReport, remarks: Sequence[str]) -> str:
-    """Return why the ingest of a site has no table: the fatal issues, otherwise the first remark."""
-    fatal = [f"{issue.subject}: {issue.reason.value}" for issue in report.issues if issue.is_fatal]
-    reasons = (
-        [remark for remark in remarks if remark.startswith(tuple(fatal))] if fatal else list(remarks[:1])
-    )
-    return "; ".join(reasons) or "no subject reaches the last stage"
+def _remarks(summary: PreflightResult) -> tuple[str, ...]:
+    """Return what an ingest found, with reasons of skipped records but without their numbers and locations."""
+    skipped = (f"records skipped: {reason}; 'abaton site check' counts them" for reason in summary.skipped)
+    return (*skipped, *summary.remarks)
+
+
+def _exclusion_reason(report: DataQualityReport) -> str:
+    """Return why the ingest of a site has no table: the fatal issues, without counts."""
+    fatal = [
+        f"{issue.subject}: {issue.reason.value}; {issue.remedy}" for issue in report.issues if issue.is_fatal
+    ]
+    return "; ".join(dict.fromkeys(fatal)) or "no subject reaches the last stage"
 
 
 def sort_rows(table: FeatureTable) -> FeatureTable:

@@ -315,6 +315,7 @@ def _score_histogram_from_row(rows: object) -> ScoreHistogram:
 
 TextLine = Annotated[str, AfterValidator(parse_text)]
 SubjectCount = Annotated[int, Field(ge=0, le=MAX_SUBJECTS)]
+ReleasedNumber = Annotated[float, Field(ge=-MAX_SUBJECTS, le=MAX_SUBJECTS)]
 _MAX_ROWS = 1000
 
 
@@ -322,43 +323,28 @@ class _StrictModel(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
-class _ExclusionModel(_StrictModel):
-    reason: TextLine
-    subjects: TextLine
+class _ReleasedModel(_StrictModel):
+    values: dict[TextLine, ReleasedNumber] = Field(max_length=_MAX_ROWS)
+    sd: ReleasedNumber = Field(ge=0)
+    suppressed: list[TextLine] = Field(max_length=_MAX_ROWS)
 
 
-class _AttritionModel(_StrictModel):
-    stage: TextLine
-    subjects: TextLine
-    excluded: list[_ExclusionModel] = Field(max_length=_MAX_ROWS)
-
-
-class _SkippedRecordsModel(_StrictModel):
-    reason: TextLine
-    count: TextLine | SubjectCount
-    locations: list[TextLine] = Field(max_length=0)
-
-
-class _CohortReportModel(_StrictModel):
-    attrition: list[_AttritionModel] = Field(max_length=20)
-    records: dict[TextLine, TextLine | SubjectCount] = Field(max_length=_MAX_ROWS)
-    skipped: list[_SkippedRecordsModel] = Field(max_length=_MAX_ROWS)
-    withheld: dict[TextLine, TextLine | SubjectCount] = Field(max_length=_MAX_ROWS)
+class _CohortModel(_StrictModel):
+    counts: _ReleasedModel | None
+    threshold: SubjectCount
     remarks: list[TextLine] = Field(max_length=_MAX_ROWS)
-    min_cell_count: SubjectCount
-    may_participate: bool
 
 
-def parse_cohort_report(report: object) -> Mapping[str, Any]:
-    """Return a site's cohort report from untrusted JSON values of a message; an empty one stays empty.
+def parse_cohort(report: object) -> Mapping[str, Any]:
+    """Return a site's released cohort from untrusted JSON values of a message; an empty one stays empty.
 
-    >>> parse_cohort_report({})
+    >>> parse_cohort({})
     {}
     """
     if report == {}:
         return {}
     try:
-        return _CohortReportModel.model_validate(report).model_dump()
+        return _CohortModel.model_validate(report).model_dump()
     except ValidationError:
         raise invalid_reply_error() from None
 
@@ -408,7 +394,7 @@ FIELDS: Mapping[str, Mapping[str, str]] = {
         "held_models": _HELD_MODELS,
     },
     "ingest": {
-        "body/cohort_report": "counts of subjects by stage and by reason, suppressed below min_cell_count",
+        "body/cohort_report": "counts of subjects with a legal basis by stage and by reason, at the disclosure level",
         "body/problem": "why the site cannot take part; empty if it can",
         "body/min_cell_count": "the smallest count of subjects that the site releases",
         "body/k": "the k of k-anonymity that the site requires",

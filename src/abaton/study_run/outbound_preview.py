@@ -22,7 +22,7 @@ from abaton.errors import RefusedError
 from abaton.features import feature_columns, model_columns
 from abaton.governance.keys import PrivateKey
 from abaton.layout import Vector
-from abaton.site import LoadedSiteConfig, ReleaseLog, min_cell_count
+from abaton.site import LoadedSiteConfig, ReleaseLog, min_cell_count, preview_release_gate
 from abaton.study import Study
 from abaton.study_run.consent_roster import ConsentRoster
 from abaton.study_run.messages import describe_field, field_names, make_message, message_body, sums_from_row
@@ -144,7 +144,13 @@ def _make_service(
         folder / "releases.json", lambda patient: patient, min_cell_count(file.config, study)
     )
     return StudySiteService(
-        file, study, WorkerSettings(role, folder, study.hash), make_roster, release_log, key
+        file,
+        study,
+        WorkerSettings(role, folder, study.hash),
+        make_roster,
+        release_log,
+        key,
+        preview_release_gate(file, study, folder),
     )
 
 

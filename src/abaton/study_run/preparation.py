@@ -102,7 +102,6 @@ class PreparedSites:
         columns, classes: The same at every site; no classes for regression and survival.
         preparation: Recoding, scaling and splits, for resuming the run.
         anonymity: Anonymity settings and the common recoding, suppressed; None if the study requires no anonymity.
-        cohort_reports: Suppressed cohort report of every site.
         splits: Tables of the sites before scaling, in the order of the sites; they never leave this machine.
     """
 
@@ -112,7 +111,6 @@ class PreparedSites:
     classes: tuple[str, ...]
     preparation: PreparationState
     anonymity: Mapping[str, Any] | None
-    cohort_reports: Mapping[str, Mapping[str, Any]]
     splits: tuple[SplitTable, ...] = field(default=(), repr=False)
 
     @property
@@ -173,7 +171,6 @@ def prepare_sites(
     """
     assert study.learning is not None
     learning = study.learning
-    cohort_reports = {ingest.name: ingest.cohort_report for ingest in ingests}
     anonymised, anonymity, recoding, histograms = _anonymise_union(
         sorted(ingests, key=lambda ingest: ingest.name), stored
     )
@@ -206,7 +203,6 @@ def prepare_sites(
         first.classes,
         preparation,
         anonymity,
-        cohort_reports,
         tuple(split_tables),
     )
 

@@ -44,7 +44,7 @@ from abaton.study_run.messages import (
     invalid_reply_error,
     make_message,
     message_body,
-    parse_cohort_report,
+    parse_cohort,
     parse_count,
     parse_histogram,
     parse_text,
@@ -62,7 +62,7 @@ from abaton.study_run.preparation import (
 )
 from abaton.study_run.preparation_state import CommonScale
 from abaton.study_run.response_checks import check_benefit, check_counts, check_interpretability
-from abaton.study_run.site_releases import check_scale
+from abaton.study_run.site_releases import check_scale, cohort_report
 
 MAX_MIN_CELL_COUNT = 100
 """Results use the largest min_cell_count of all sites: one with a larger value would suppress the results of all."""
@@ -75,7 +75,7 @@ class PreparationResult:
     Attributes:
         tables, cohorts, min_cell_counts: Digests and min_cell_count of every site that takes part.
         excluded_sites: Reasons by excluded site.
-        cohort_reports: Suppressed cohort report of every site.
+        cohort_reports: Released cohort report of every site.
         anonymity: Anonymity settings and the common recoding; None if the study requires no anonymity.
         scale: The common scaling.
         recoding: The common recoding, if the study requires anonymity.
@@ -200,8 +200,9 @@ class RemotePreparation:
         return not ingest["problem"]
 
     def _parse_ingest(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        released = parse_cohort(body["cohort_report"])
         ingest: dict[str, Any] = {
-            "cohort_report": parse_cohort_report(body["cohort_report"]),
+            "cohort_report": cohort_report(released) if released else {},
             "problem": parse_text(body["problem"]),
         }
         anonymity = self.study.privacy.anonymity

@@ -1,4 +1,4 @@
-"""Control of what a site releases outside training, using its release log: attrition, histograms, sums, test rows.
+"""Control of what a site releases outside training: attrition by its release gate, and by its release log the rest.
 
 A value that may not be released again because too few subjects changed is released as before, or not at all.
 """
@@ -6,32 +6,87 @@ A value that may not be released again because too few subjects changed is relea
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+import logging
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+import numpy as np
+
 from abaton.anonymity import AnonymitySettings
 from abaton.anonymity.federated_recoding import CombinationHistogram, RecodingChoice
+from abaton.canonical_json import canonical_digest
+from abaton.disclosure.attrition import RELEASED_STAGES, attrition_steps
+from abaton.disclosure.levels import DisclosureLevel
+from abaton.disclosure.release_gate import Question, ReleaseGate, SumShare, sum_shares
 from abaton.errors import RefusedError
 from abaton.features import ColumnMoments, ColumnStatistics, FeatureTable, combination_histogram
 from abaton.site import ReleaseLog
 from abaton.study import LearningSection, Study
+from abaton.study_run.ingest import IngestedCohort
 from abaton.study_run.preparation import PreparedSite, SiteSums, SplitTable, sum_columns
 from abaton.study_run.preparation_state import CommonScale
 
+_LOG = logging.getLogger(__name__)
 _MAX_STDS = 10.0  # by which the common scaling may differ from the site's own statistics
 
 
-def released_attrition(release_log: ReleaseLog, study: Study, report: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the cohort report that a site releases: the last one unless all counts changed by `min_cell_count`."""
-    key = f"attrition/{study.hash}"
-    last = release_log.last_release(key)
-    if last is not None and not _differ_enough(
-        dict(_flatten(last)), dict(_flatten(report)), release_log.min_cell_count
-    ):
-        return dict(last)
-    release_log.replace_release(key, dict(report))
-    return dict(report)
+def released_cohort(gate: ReleaseGate, study: Study, cohort: IngestedCohort) -> dict[str, Any]:
+    """Return what a site releases about its cohort as JSON values: one table of disjoint cells, and remarks.
+
+    If the table may not be released, for example because the privacy budget is used up, it is None and the run goes on.
+    Remarks depend on single records, so only those of level `exact` are released.
+    """
+    question = Question("attrition", study.study.id, {"document": study.hash, "cells": list(cohort.cells)})
+    try:
+        counts = gate.table(question, cohort.cells).to_row()
+    except RefusedError as error:
+        _LOG.warning("the attrition is not released: %s", error)
+        counts = None
+    is_exact = gate.level is DisclosureLevel.EXACT
+    return {
+        "counts": counts,
+        "threshold": gate.settings.threshold,
+        "remarks": list(cohort.remarks if is_exact else [cohort.legal_basis]),
+    }
+
+
+def cohort_share(gate: ReleaseGate, study: Study, cohort: IngestedCohort, names: Sequence[str]) -> SumShare:
+    """Return a site's part of the attrition summed over the named sites; it may enter a secure sum only."""
+    question = Question("attrition", study.study.id, {"document": study.hash, "cells": list(cohort.cells)})
+    subjects = [subject for members in cohort.cells.values() for subject in members]
+    cells = np.repeat(np.arange(len(cohort.cells)), [len(members) for members in cohort.cells.values()])
+    rows = np.eye(len(cohort.cells))[cells]
+    # A change of cell moves the sum by the square root of 2.
+    bound, digest = math.sqrt(2), canonical_digest(sorted(names))
+    return gate.share(question, subjects, rows, bound, gate.settings.table_sd, len(names), digest)
+
+
+def summed_cohort(shares: Sequence[SumShare], cells: Sequence[str], threshold: int) -> dict[str, Any]:
+    """Return the attrition summed over sites in the form of `released_cohort`; small counts are suppressed."""
+    values = {name: float(round(n)) for name, n in sum_shares(shares, cells).values.items()}
+    suppressed = sorted(name for name, n in values.items() if 0 < n < threshold)
+    known = {name: n for name, n in values.items() if name not in suppressed}
+    return {
+        "counts": {"values": known, "sd": 0.0, "suppressed": suppressed},
+        "threshold": threshold,
+        "remarks": [],
+    }
+
+
+def cohort_report(released: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the cohort report of a run from what a site released: steps of the attrition, noise and remarks."""
+    counts, threshold = released["counts"], released["threshold"]
+    steps = [] if counts is None else attrition_steps(
+        RELEASED_STAGES, counts["values"], counts["suppressed"], threshold, is_noisy=counts["sd"] > 0
+    )  # fmt: skip
+    return {
+        "attrition": steps,
+        "sd": 0.0 if counts is None else counts["sd"],
+        "threshold": threshold,
+        "remarks": list(released["remarks"]),
+    }
 
 
 def released_sums(release_log: ReleaseLog, study: Study, seed: int, split: SplitTable) -> SiteSums:
@@ -180,21 +235,3 @@ def _sums_to_row(sums: SiteSums) -> dict[str, Any]:
 def _sums_from_row(row: Mapping[str, Any]) -> SiteSums:
     columns = ColumnStatistics({name: ColumnMoments(*moments) for name, moments in row["columns"].items()})
     return SiteSums(columns, ColumnMoments(*row["label"]))
-
-
-def _differ_enough(last: Mapping[str, str], current: Mapping[str, str], min_cell_count: int) -> bool:
-    """Return whether a site's new release differs by at least `min_cell_count` in every count that changed."""
-    differing = [name for name in last.keys() | current.keys() if last.get(name) != current.get(name)]
-    pairs = [(last.get(name, ""), current.get(name, "")) for name in differing]
-    return all(a.isdigit() and b.isdigit() and abs(int(a) - int(b)) >= min_cell_count for a, b in pairs)
-
-
-def _flatten(content: Any, path: str = "") -> Iterator[tuple[str, str]]:
-    if isinstance(content, Mapping):
-        for key, value in content.items():
-            yield from _flatten(value, f"{path}/{key}")
-    elif isinstance(content, list | tuple):
-        for index, value in enumerate(content):
-            yield from _flatten(value, f"{path}/{index}")
-    else:
-        yield path, str(content)

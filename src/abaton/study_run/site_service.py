@@ -21,6 +21,8 @@ from typing import Any, ClassVar
 
 from abaton.anonymity import AnonymitySettings
 from abaton.anonymity.federated_recoding import RecodingChoice
+from abaton.disclosure.levels import DisclosureLevel
+from abaton.disclosure.release_gate import ReleaseGate
 from abaton.engines.base import STUDY_MISMATCH, CodedFailureError
 from abaton.engines.flower import Message
 from abaton.engines.flower.site_worker import (
@@ -36,7 +38,15 @@ from abaton.governance.keys import PrivateKey
 from abaton.learners import SitePolicy
 from abaton.learners.site_policy import ALLOW_ALL
 from abaton.models import Model
-from abaton.site import LoadedSiteConfig, ReleaseLog, disallowed_plugins, load_site, min_cell_count
+from abaton.site import (
+    LoadedSiteConfig,
+    ReleaseLog,
+    disallowed_plugins,
+    disclosure_level,
+    load_site,
+    min_cell_count,
+    open_release_gate,
+)
 from abaton.site.factory import open_release_log
 from abaton.study import Study, load_study
 from abaton.study_run.consent_roster import ConsentRoster
@@ -55,7 +65,7 @@ from abaton.study_run.site_releases import (
     check_recoding,
     check_same_seed,
     check_scale,
-    released_attrition,
+    released_cohort,
     released_histogram,
     released_sums,
 )
@@ -66,6 +76,7 @@ from abaton.study_run.study_policy import make_study_policy
 WORKER_ENTRY_POINT = "abaton.study_run.site_service:make_site_worker"
 
 _LOG = logging.getLogger(__name__)
+_NO_SECURE_SUMS = "disclosure = 'summed' needs secure sums, which are not available on a network yet"
 _UNREADABLE_RECORDS = "the records are not readable: see the site's log"
 
 RosterFactory = Callable[[LoadedSiteConfig, Study, str, Mapping[str, str]], ConsentRoster]
@@ -98,6 +109,7 @@ class StudySiteService:
         worker_settings: Folder and role of the worker process.
         make_roster: Opens the consent roster of a run.
         release_log: The site's release log; the one beside its configuration if not given.
+        release_gate: The site's release gate; by default with the register beside its configuration.
         key: The site's signing key; the one beside its configuration if not given.
 
     Attributes:
@@ -112,6 +124,7 @@ class StudySiteService:
         make_roster: RosterFactory = run_roster,
         release_log: ReleaseLog | None = None,
         key: PrivateKey | None = None,
+        release_gate: ReleaseGate | None = None,
     ) -> None:
         self.file, self.study, self.worker_settings, self._make_roster = (
             file,
@@ -119,7 +132,7 @@ class StudySiteService:
             worker_settings,
             make_roster,
         )
-        self._release_log, self._key = release_log, key
+        self._release_log, self._key, self._release_gate = release_log, key, release_gate
         self.policy: SitePolicy = ALLOW_ALL
 
     def reply(self, message: Message) -> Message:
@@ -170,6 +183,13 @@ class StudySiteService:
         """The release log that the site's study service uses."""
         return self._release_log or open_release_log(self.file, min_cell_count(self.file.config, self.study))
 
+    @property
+    def release_gate(self) -> ReleaseGate:
+        """The release gate that the site's study service uses."""
+        if self._release_gate is None:
+            self._release_gate = open_release_gate(self.file, self.study)
+        return self._release_gate
+
     def roster(self, preparation: StoredPreparation, run: str) -> ConsentRoster:
         """Return the consent roster that the site's study service uses in a run."""
         return self._make_roster(self.file, self.study, run, preparation.site.patient_ids)
@@ -182,16 +202,17 @@ class StudySiteService:
         )
 
     def _ingest(self, folder: SiteRunFolder, run: str, body: Mapping[str, Any]) -> Message:
+        if disclosure_level(self.file.config, self.study) is DisclosureLevel.SUMMED:
+            return make_message("reply", {}, {"cohort_report": {}, "problem": _NO_SECURE_SUMS})
         (ingest,) = ingest_sites(self.study, [self.file], datetime.now(UTC))
         table, problem = ingest.table, ingest.problem
-        if problem and not ingest.cohort_report:  # an error text may contain file names: it stays in the log
+        if problem and ingest.cohort is None:  # an error text may contain file names: it stays in the log
             _LOG.warning("%s", problem)
             problem = _UNREADABLE_RECORDS
-        cohort_report: dict[str, Any] = {}
-        if ingest.cohort_report:
-            report = _without_file_names(ingest.cohort_report)
-            cohort_report = released_attrition(self.release_log, self.study, report)
-        reply: dict[str, Any] = {"cohort_report": cohort_report, "problem": problem}
+        cohort: dict[str, Any] = {}
+        if ingest.cohort is not None:
+            cohort = released_cohort(self.release_gate, self.study, ingest.cohort)
+        reply: dict[str, Any] = {"cohort_report": cohort, "problem": problem}
         if table is not None:
             folder.store_table(PendingTable(table, ingest.patient_ids))
             reply["min_cell_count"] = table.min_cell_count
@@ -270,10 +291,3 @@ class StudySiteService:
         "scale": _scale,
         "finish": _finish,
     }
-
-
-def _without_file_names(report: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a cohort report without file names, as the site's service may send it."""
-    if "skipped" not in report:
-        return dict(report)
-    return {**report, "skipped": [{**skipped, "locations": []} for skipped in report["skipped"]]}

@@ -15,6 +15,7 @@ from tests.site.site_cohort import cohort_resources, lines, patient, study
 
 from abaton.errors import AbatonError, RefusedError, SettingsError
 from abaton.site import (
+    AttritionStage,
     BulkExportRequest,
     BulkExportSource,
     FhirHttpClient,
@@ -394,6 +395,6 @@ def test_site_with_a_bulk_export(server, house, keys):
     text = (house / "site.toml").read_text().replace('source = "ndjson"\npaths = ["records"]\n', part)
     (house / "site.toml").write_text(text)
     site = build_site(load_site(house / "site.toml"), study(), datetime.now(UTC))
-    assert check_site(site).attrition[-1].reached.text == "7"
+    assert check_site(site).attrition.reached[AttritionStage.ROWS] == 7
     assert exporting.kicked.query["_type"] == ["Condition,Observation,Patient,Procedure"]
     assert not (house / "work").exists()

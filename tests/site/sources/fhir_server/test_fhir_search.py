@@ -198,7 +198,7 @@ def test_site_with_a_fhir_server(server, house):
 
     site = build_site(load_site(house / "site.toml"), study(), datetime(2026, 11, 16, tzinfo=UTC))
     preflight = check_site(site)
-    assert [step.reached.text for step in preflight.attrition] == ["9"] * 5
-    assert preflight.records_read["Observation"] == "10"
+    assert set(preflight.attrition.reached.values()) == {9}
+    assert preflight.records_read["Observation"] == 10
     assert not (house / "work").exists()
     assert json.dumps(preflight.to_row())

@@ -137,7 +137,7 @@ def test_commands_of_the_page_lead_to_a_checked_site(tmp_path, monkeypatch):
         assert done.exit_code == 0, f"{line}: {done.output} {done.exception}"
     preflight = json.loads(done.stdout)
     assert preflight["may_participate"]
-    assert {step["stage"]: step["subjects"] for step in preflight["attrition"]}["read"] == "192"
+    assert {step["stage"]: step["subjects"] for step in preflight["attrition"]}["read"] == 192
     assert load_site(Path("site.toml")).config.records.mapping == "mapping.toml"
 
 
