@@ -193,6 +193,32 @@ def test_a_run_is_evaluated_from_released_sums_and_its_report_says_so(four, tmp_
     assert f"level \u2018{level}\u2019" in text
 
 
+def test_a_site_without_test_rows_adds_noise_only(tmp_path):
+    sites, model = make_sites(tmp_path, [400, 300, 50])
+    empty = EvaluatedSite(sites[2].site, sites[2].gate, np.zeros(50, bool))
+    predictions = {**model.predictions, "site2": np.zeros((0, 2))}
+    metrics = learning("auroc", "calibration", "brier")
+    all_sites = [*sites[:2], empty]
+    results = evaluate_released(
+        metrics, "study", ("no", "yes"), all_sites, [EvaluatedModel("community", "abc", predictions)]
+    )
+    rows = rows_by_group(results)
+    assert all(metric["value"] is not None for metric in rows["all sites"]["metrics"].values())
+    assert rows["site2"]["metrics"]["auroc"]["value"] is None
+    assert rows["site2"]["subjects"] == "<10"
+
+
+def test_values_without_a_declared_range_are_not_released(tmp_path):
+    sites, model = make_sites(tmp_path, [40, 40, 40])
+    section = LearningSection(
+        task="regression", model="linear", evaluation=EvaluationSection(metrics=("rmse",))
+    )
+    results = evaluate_released(section, "study", (), sites, [model])
+    assert results["rows"] == []
+    assert results["not_released"] == "the outcome has no declared range"
+    assert sites[0].gate.remaining("study") == pytest.approx(PRECISE.study_budget)
+
+
 def test_random_effects_from_five_sites_on(tmp_path):
     sites, model = make_sites(tmp_path, [200] * 5)
     five = evaluate_released(learning("auroc"), "study", ("no", "yes"), sites, [model])["random_effects"]

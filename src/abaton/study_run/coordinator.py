@@ -541,8 +541,12 @@ class _StudyRun:
         level = strictest_level(disclosure_level(site.file.config, self.study) for site in prepared.sites)
         if level is not DisclosureLevel.EXACT:
             models: dict[str, Vector | Baseline] = {COMMUNITY: community, **baselines}
-            evaluation = self._released_evaluation(row.run, level, model, models, subjects, local)
-            return {"traffic": traffic, "evaluation": evaluation, "progress": []}
+            released = self._released_evaluation(row.run, level, model, models, eligible, local)
+            if learning.personalise:  # the sites keep their personal models; their comparison is not released
+                self._local_benefit(
+                    store, row, (model, community), subjects, settings, released, baselines, on_progress
+                )
+            return {"traffic": traffic, "evaluation": released, "progress": []}
 
         def evaluate(models: Mapping[str, Any], bootstrap_resamples: int) -> dict[str, Any]:
             return evaluate_models(
@@ -585,7 +589,9 @@ class _StudyRun:
             sites.append(EvaluatedSite(prepared, gate, rows))
 
         def predict(site: EvaluatedSite, entry: Vector | Baseline) -> NDArray[Any]:
-            data = to_examples(site.site.test)
+            data, classes = to_examples(site.site.test), self.prepared.classes
+            if not site.rows.any():
+                return np.zeros((0, len(classes)) if classes else 0)
             if isinstance(entry, Baseline):
                 return entry.predict(data.x)[site.rows]
             return model.score(entry, data, local.get(site.site.name)).predictions[site.rows]

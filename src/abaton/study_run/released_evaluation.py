@@ -51,7 +51,7 @@ from abaton.metrics.noisy_estimates import (
     pairs_error,
 )
 from abaton.study import LearningSection
-from abaton.study_run.evaluation import ALL_SITES, case_classes, metric_names
+from abaton.study_run.evaluation import ALL_SITES, case_classes, metric_names, no_recalibration
 from abaton.study_run.preparation import PreparedSite
 
 Floats = NDArray[np.float64]
@@ -145,7 +145,7 @@ def evaluate_released(
     """
     level = sites[0].gate.level
     if learning.task == "regression":
-        return {**_results([], level), "not_released": "the outcome has no declared range"}
+        return {**_results([], [], level), "not_released": "the outcome has no declared range"}
     releases = _Releases(study, seed, sites)
     cases: Sequence[int] = case_classes(classes) if classes else [1]
     evaluations = [_ModelEvaluation(learning, classes, cases, releases, model) for model in models]
@@ -158,14 +158,15 @@ def evaluate_released(
     for grouping in sites[0].site.groups:
         for evaluation in evaluations[:1]:
             rows += evaluation.group_rows(grouping)
-    return {**_results(rows, level), "random_effects": _effects_to_json(random_effects)}
+    names = [model.name for model in models] if len(classes) == 2 else []
+    return {**_results(rows, names, level), "random_effects": _effects_to_json(random_effects)}
 
 
-def _results(rows: list[dict[str, Any]], level: DisclosureLevel) -> dict[str, Any]:
+def _results(rows: list[dict[str, Any]], models: Sequence[str], level: DisclosureLevel) -> dict[str, Any]:
     return {
         "rows": rows,
         "curves": {},
-        "recalibration": {},
+        "recalibration": {name: no_recalibration("not released") for name in models},
         "is_exact": False,
         "disclosure": level.value,
         "pairs": "within sites",
