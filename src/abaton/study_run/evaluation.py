@@ -10,8 +10,7 @@ differencing.
 On one machine the recalibration of a model is fitted on the validation rows of all sites and evaluated on their test
 rows. On a network there is none: sites release no counts of validation rows.
 
-The metric of a single site that the site itself computed for its local benefit replaces the one from counts
-(`abaton.study_run.local_benefit`): there is one value for a site and a model.
+The metric that a site itself computed for its local benefit replaces the one from counts (`local_benefit`).
 """
 
 from __future__ import annotations
@@ -337,7 +336,7 @@ def evaluate_counts(
         "rows": rows,
         "curves": curves,
         "recalibration": (
-            {name: _no_recalibration("not released") for name in models} if len(classes) == 2 else {}
+            {name: no_recalibration("not released") for name in models} if len(classes) == 2 else {}
         ),
         "min_cell_count": min_cell_count,
         "is_exact": is_exact,
@@ -345,7 +344,8 @@ def evaluate_counts(
     }
 
 
-def _no_recalibration(status: str) -> dict[str, Any]:
+def no_recalibration(status: str) -> dict[str, Any]:
+    """Return the entry of an evaluated model without recalibration."""
     return {"intercept": None, "slope": None, "status": status, "test": None}
 
 
@@ -360,7 +360,7 @@ def _recalibration(
         level: Confidence level.
     """
     if not validation or not has_enough_cases(counts := merge_histograms(validation), MIN_CLASS_COUNT):
-        return _no_recalibration("too few")
+        return no_recalibration("too few")
     line = recalibration(counts)
     values = {key: value if math.isfinite(value) else None for key, value in asdict(line).items()}
     calibration = None
@@ -405,7 +405,7 @@ def _histograms(site_counts: Sequence[GroupCounts]) -> list[Sequence[ScoreHistog
 
 def expand_counts(counts: SiteCounts) -> SiteCounts:
     """Return a site's released evaluation counts with merged groups spread out again."""
-    return {group: expand_groups(group_counts) for group, group_counts in counts.items()}
+    return {group: expand_groups(part) for group, part in counts.items()}
 
 
 def expand_groups(counts: GroupCounts) -> GroupCounts:
