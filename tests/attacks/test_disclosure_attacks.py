@@ -75,11 +75,15 @@ def share_right(attack: Callable[[int, bool], float], trials: int) -> float:
 def test_1_two_documents_that_differ_by_one_year_of_age(gate, exact):
     """X is the only subject aged 50; one document asks for 50 years, the other for 51."""
 
-    def attack(asked: ReleaseGate) -> Callable[[int, bool], float]:
+    def attack(site_gate: ReleaseGate) -> Callable[[int, bool], float]:
         def run(trial: int, holds: bool) -> float:
-            older = asked.table(ask(trial, "attrition", age=51), {"rows": OTHERS}).values["rows"]
+            older = site_gate.table(ask(trial, "attrition", age=51), {"rows": OTHERS}).values["rows"]
             cohort = [*OTHERS, "X"] if holds else OTHERS
-            return asked.table(ask(trial, "attrition", age=50), {"rows": cohort}).values["rows"] - older - 0.5
+            return (
+                site_gate.table(ask(trial, "attrition", age=50), {"rows": cohort}).values["rows"]
+                - older
+                - 0.5
+            )
 
         return run
 
@@ -143,9 +147,9 @@ def test_4_other_limits_of_a_column_do_not_show_the_value_above_them(gate, exact
     """X alone is above 120; the sums of the values limited to 120 and to 210 differ by the excess of X."""
     others = values_of_others(np.random.default_rng(2))
 
-    def estimate(asked: ReleaseGate, trial: int, x: float) -> float:
+    def estimate(site_gate: ReleaseGate, trial: int, x: float) -> float:
         low, high = (
-            asked.total(
+            site_gate.total(
                 ask(trial, "sum", limit=limit),
                 [*OTHERS, "X"],
                 np.minimum([*others, x], limit)[:, None],
@@ -164,11 +168,11 @@ def test_5_sums_and_squares_with_and_without_x_are_not_solved_for_the_value(gate
     others = values_of_others(np.random.default_rng(3))
     bound = float(np.hypot(1.0, 1.0))
 
-    def estimate(asked: ReleaseGate, trial: int, x: float) -> float:
+    def estimate(site_gate: ReleaseGate, trial: int, x: float) -> float:
         scaled = np.array([*others, x]) / 210
         rows = np.stack([scaled, scaled**2], axis=1)
-        full = asked.total(ask(trial, "sums", x=True), [*OTHERS, "X"], rows, bound, 2.0).vector
-        less = asked.total(ask(trial, "sums", x=False), OTHERS, rows[:-1], bound, 2.0).vector
+        full = site_gate.total(ask(trial, "sums", x=True), [*OTHERS, "X"], rows, bound, 2.0).vector
+        less = site_gate.total(ask(trial, "sums", x=False), OTHERS, rows[:-1], bound, 2.0).vector
         difference, squares = full - less
         return 210 * float(np.mean([difference, np.sqrt(max(squares, 0.0))]))
 
@@ -311,23 +315,23 @@ def reconstruct(labels: np.ndarray, release: Callable[[Sequence[int]], float], a
 
 
 def test_9_labels_are_not_reconstructed_from_all_answers_of_the_budget(gate, exact):
-    found, control = [], []
+    reconstructed, control = [], []
     for trial in range(12):
         labels = np.random.default_rng(trial).random(50) < 0.3
 
         def release(
-            asked: ReleaseGate, subset: Sequence[int], trial: int = trial, labels: np.ndarray = labels
+            site_gate: ReleaseGate, subset: Sequence[int], trial: int = trial, labels: np.ndarray = labels
         ) -> float:
             cases = [OTHERS[i] for i in subset if labels[i]]
-            released = asked.table(ask(trial, "cases", subset=list(subset)), {"cases": cases})
+            released = site_gate.table(ask(trial, "cases", subset=list(subset)), {"cases": cases})
             return released.values.get("cases", 2.0)
 
-        found.append(reconstruct(labels, lambda subset: release(gate, subset), 18))
+        reconstructed.append(reconstruct(labels, lambda subset: release(gate, subset), 18))
         if trial < 2:
             control.append(reconstruct(labels, lambda subset: release(exact, subset), 300))
         with pytest.raises(RefusedError, match="used up"):
             release(gate, [1, 2, 3])
-    assert np.mean(found) <= 0.70 + 0.05
+    assert np.mean(reconstructed) <= 0.70 + 0.05
     assert np.mean(control) >= 0.95
 
 
@@ -383,9 +387,9 @@ def test_11_in_a_secure_sum_all_sites_draw_anew_if_one_changes(ten):
         assert (before[1:] != after[1:]).all()
         differences.append((before - after).sum() - 1)
         # The control: the other sites keep their noise, because they are not given the new digest.
-        kept = shares_of(ten, trial, ["only here", *["all"] * 9], with_x=False)
-        assert (before[1:] == kept[1:]).all()
-        control.append((before - kept).sum() - 1)
+        unchanged = shares_of(ten, trial, ["only here", *["all"] * 9], with_x=False)
+        assert (before[1:] == unchanged[1:]).all()
+        control.append((before - unchanged).sum() - 1)
     assert right_by_difference(float(np.var(differences))) <= 0.60
     assert right_by_difference(float(np.var(control))) >= 0.62
 

@@ -181,6 +181,9 @@ def test_counts_are_binned_and_small_classes_suppressed(ready):
 
 
 def test_two_runs_around_a_withdrawal_reveal_nothing(centre, tmp_path):
+    with centre.demo.sites[0].open("a") as text:
+        text.write('\n[policy]\ndisclosure = "noisy"\n')
+    centre = Centre(centre.demo, tmp_path / "earlier")
     before = centre.prepare()
     file = load_site(centre.demo.sites[0])
     site = SiteRunFolder(run_folder(centre.service.worker_settings, "run")).load_preparation(file).site

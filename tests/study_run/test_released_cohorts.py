@@ -103,11 +103,11 @@ def test_neither_records_nor_subjects_without_consent_are_counted(four, level):
     site = build_site(file, study, NOW)
     site.table()
     assert site.without_consent
-    people = {person for subjects in ingest.cohort.cells.values() for person in subjects}
-    assert not people & site.without_consent
+    patients = {patient for subjects in ingest.cohort.cells.values() for patient in subjects}
+    assert not patients & site.without_consent
     assert {name.split("/")[0] for name in released["counts"]["values"]} <= {"retained", "rows"}
     text = json.dumps(released)
-    assert not any(person in text for person in people)
+    assert not any(patient in text for patient in patients)
 
 
 def test_a_used_up_budget_releases_nothing_and_the_run_goes_on(four, tmp_path, noisy):

@@ -46,6 +46,9 @@ shared_data = ["updates"]
 regions = ["GR"]
 period = { start = 2026-01-01, end = 2029-12-31 }
 
+[privacy]
+disclosure = "exact"
+
 [learning]
 task = "survival"
 model = "logistic"

@@ -159,7 +159,7 @@ def format_interval(estimate: Interval | None) -> str:
     if estimate is None:
         return "–"
     if estimate["value"] is None:
-        return "not estimable"
+        return str(estimate.get("reason") or "not estimable")
     if estimate["low"] is None:
         return f"{estimate['value']:.3f}"
     return f"{estimate['value']:.3f} ({estimate['low']:.3f} to {estimate['high']:.3f})"

@@ -16,9 +16,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from abaton.anonymity.federated_recoding import RecodingChoice
 from abaton.disclosure.levels import DisclosureLevel, strictest_level
-from abaton.disclosure.release_gate import MIN_SITES
+from abaton.disclosure.release_gate import MIN_SITES, ReleaseGate
 from abaton.engines import MachineProfile, RunOutcome, restore_learner_state
 from abaton.engines.runner import Watcher
 from abaton.errors import RefusedError, SettingsError
@@ -44,7 +47,7 @@ from abaton.study import LearningSection, Study, study_from_toml, write_toml
 from abaton.study_run.baselines import Baseline, local_only_name, train_baselines
 from abaton.study_run.cohort_description import ALL, describe_cohort
 from abaton.study_run.consent_roster import ConsentRoster, RemainingConsentGate, WallClock
-from abaton.study_run.consented_learner import ConsentedLearner
+from abaton.study_run.consented_learner import ConsentedLearner, to_examples
 from abaton.study_run.evaluation import evaluate_models, local_layers
 from abaton.study_run.ingest import GateFactory, ProgressCallback, SiteIngest, ingest_sites
 from abaton.study_run.internal_external_validation import check_on_network, check_sites, validate_by_site
@@ -59,6 +62,7 @@ from abaton.study_run.local_benefit import (
 from abaton.study_run.prediction_performance import performance_results, predict_test_rows
 from abaton.study_run.preparation import PreparedSite, PreparedSites, SiteSums, SplitTable, prepare_sites
 from abaton.study_run.preparation_state import CommonScale, PreparationState
+from abaton.study_run.released_evaluation import EvaluatedModel, EvaluatedSite, evaluate_released
 from abaton.study_run.site_releases import (
     cohort_report,
     cohort_share,
@@ -542,6 +546,16 @@ class _StudyRun:
             on_progress("training local-only and pooled models")
             baselines = train_baselines(prepared, model, training, settings.epochs, options.seed, eligible)
 
+        level = strictest_level(disclosure_level(site.file.config, self.study) for site in prepared.sites)
+        if level is not DisclosureLevel.EXACT:
+            models: dict[str, Vector | Baseline] = {COMMUNITY: community, **baselines}
+            released = self._released_evaluation(row.run, level, model, models, eligible, local)
+            if learning.personalise:  # the sites keep their personal models; their comparison is not released
+                self._local_benefit(
+                    store, row, (model, community), subjects, settings, released, baselines, on_progress
+                )
+            return {"traffic": traffic, "evaluation": released, "progress": []}
+
         def evaluate(models: Mapping[str, Any], bootstrap_resamples: int) -> dict[str, Any]:
             return evaluate_models(
                 learning, prepared, model, models, lambda site: subjects[site.name], seed=options.seed,
@@ -560,17 +574,56 @@ class _StudyRun:
             ),
             "progress": [point for version_points in points for point in version_points],
             **self._interpretability(model, community, subjects, local),
-            **self._cohort_description(subjects, model.layout.trained.size),
+            "cohort_description": describe_cohort(self.study, prepared, subjects, model.layout.trained.size),
             **self._performance(model, community, subjects, local),
             **self._internal_external_validation(row.run, subjects, on_progress),
         }
 
-    def _cohort_description(self, subjects: Mapping[str, frozenset[str]], parameters: int) -> dict[str, Any]:
-        """Return the exact description of the cohort of a coordinated run, if all sites are at level `exact`."""
-        levels = [disclosure_level(site.file.config, self.study) for site in self.prepared.sites]
-        if strictest_level(levels) is not DisclosureLevel.EXACT:
-            return {}
-        return {"cohort_description": describe_cohort(self.study, self.prepared, subjects, parameters)}
+    def _released_evaluation(
+        self,
+        run: str,
+        level: DisclosureLevel,
+        model: Model,
+        models: Mapping[str, Vector | Baseline],
+        subjects: Mapping[str, frozenset[str]],
+        local: Mapping[str, Mapping[str, Vector]],
+    ) -> dict[str, Any]:
+        """Return a coordinated run's evaluation at a level without exact numbers of single sites."""
+        sites = []
+        for prepared in self.prepared.sites:
+            gate = open_release_gate(prepared.file, self.study, lambda: self.now)
+            gate = ReleaseGate(gate.register, level, gate.settings, lambda: self.now)
+            rows = np.array([subject in subjects[prepared.name] for subject in prepared.test.subjects], bool)
+            sites.append(EvaluatedSite(prepared, gate, rows))
+
+        def predict(site: EvaluatedSite, entry: Vector | Baseline) -> NDArray[Any]:
+            data, classes = to_examples(site.site.test), self.prepared.classes
+            if not site.rows.any():
+                return np.zeros((0, len(classes)) if classes else 0)
+            if isinstance(entry, Baseline):
+                return entry.predict(data.x)[site.rows]
+            return model.score(entry, data, local.get(site.site.name)).predictions[site.rows]
+
+        evaluated = [
+            EvaluatedModel(
+                name,
+                content_digest(f"{run}/{name}".encode() if isinstance(entry, Baseline) else entry.tobytes()),
+                {site.site.name: predict(site, entry) for site in sites},
+            )
+            for name, entry in models.items()
+        ]
+        try:
+            return evaluate_released(
+                self.learning,
+                self.study.study.id,
+                self.prepared.classes,
+                sites,
+                evaluated,
+                seed=self.options.seed,
+            )
+        finally:
+            for site in sites:
+                site.gate.register.close()
 
     def _internal_external_validation(
         self, run: str, subjects: Mapping[str, frozenset[str]], on_progress: ProgressCallback

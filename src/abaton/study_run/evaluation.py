@@ -10,8 +10,7 @@ differencing.
 On one machine the recalibration of a model is fitted on the validation rows of all sites and evaluated on their test
 rows. On a network there is none: sites release no counts of validation rows.
 
-The metric of a single site that the site itself computed for its local benefit replaces the one from counts
-(`abaton.study_run.local_benefit`): there is one value for a site and a model.
+The metric that a site itself computed for its local benefit replaces the one from counts (`local_benefit`).
 """
 
 from __future__ import annotations
@@ -55,7 +54,6 @@ EligibleSubjectsOf = Callable[[PreparedSite], frozenset[str]]
 _LOCAL_PREFIX = "model/"  # prefix of personal layers in a learner's state
 _CURVE_POINTS = 101  # a finer curve would disclose scores of single subjects
 MIN_CASES = 10  # cases, and controls, of all sites in a group of an input
-_NO_RECALIBRATION = {"intercept": None, "slope": None, "status": "", "test": None}
 _CONTRIBUTION_FACTOR = 3  # times min_cell_count: cases, and controls, of a site in merged counts
 
 
@@ -342,14 +340,17 @@ def evaluate_counts(
         "rows": rows,
         "curves": curves,
         "recalibration": (
-            {name: _NO_RECALIBRATION | {"status": "not released"} for name in models}
-            if len(classes) == 2
-            else {}
+            {name: no_recalibration("not released") for name in models} if len(classes) == 2 else {}
         ),
         "min_cell_count": min_cell_count,
         "is_exact": is_exact,
         **({"concordance_pairs": "within sites"} if learning.task == "survival" else {}),
     }
+
+
+def no_recalibration(status: str) -> dict[str, Any]:
+    """Return the entry of an evaluated model without recalibration."""
+    return {"intercept": None, "slope": None, "status": status, "test": None}
 
 
 def _recalibration(
@@ -363,7 +364,7 @@ def _recalibration(
         level: Confidence level.
     """
     if not validation or not has_enough_cases(counts := merge_histograms(validation), MIN_CLASS_COUNT):
-        return _NO_RECALIBRATION | {"status": "too few"}
+        return no_recalibration("too few")
     line = recalibration(counts)
     values = {key: value if math.isfinite(value) else None for key, value in asdict(line).items()}
     calibration = None
@@ -408,7 +409,7 @@ def _histograms(site_counts: Sequence[GroupCounts]) -> list[Sequence[ScoreHistog
 
 def expand_counts(counts: SiteCounts) -> SiteCounts:
     """Return a site's released evaluation counts with merged groups spread out again."""
-    return {group: expand_groups(group_counts) for group, group_counts in counts.items()}
+    return {group: expand_groups(part) for group, part in counts.items()}
 
 
 def expand_groups(counts: GroupCounts) -> GroupCounts:
