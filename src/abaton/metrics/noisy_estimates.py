@@ -29,7 +29,7 @@ from abaton.metrics.bounded_sums import (
 )
 from abaton.metrics.classification import MetricEstimate
 from abaton.metrics.classification_intervals import log_limits, t_quantile
-from abaton.metrics.meta_analysis import MIN_SITES_FOR_PREDICTION, MetaAnalysis
+from abaton.metrics.meta_analysis import MetaAnalysis
 
 Floats = NDArray[np.float64]
 
@@ -43,6 +43,7 @@ SLOPE_NOISE_FACTORS = (2.0, 2 / math.sqrt(3))
 """Noise of the two Newton steps of a calibration slope, relative to that of one sum; they cost as much as one sum."""
 
 _UNKNOWN = MetricEstimate(math.nan, math.nan, math.nan)
+_MIN_SITES = 5  # of a random-effects mean: with fewer the variance between sites is hardly known
 _MIN_PRECISION = 4.0  # a divisor is used if it is this many standard deviations of its noise
 _MAX_CURVATURE_NOISE = 0.25  # of the curvature of the calibration in the large, relative to its slope
 _BISECTIONS = 50
@@ -371,7 +372,7 @@ def combine_sites(
         level: Confidence level.
     """
     sites = len(values)
-    if sites < MIN_SITES_FOR_PREDICTION:
+    if sites < _MIN_SITES:
         return None
     y, w = np.asarray(values, np.float64), np.asarray(weights, np.float64) / np.sum(weights)
     variance = np.asarray(errors, np.float64) ** 2
@@ -381,11 +382,9 @@ def combine_sites(
     tau2 = max(0.0, (q - expected) / float(1 - w @ w))
     mean_variance = float(w**2 @ (y - mean) ** 2 / (1 - w @ w))
     half_width = t_quantile(level, sites - 1) * math.sqrt(mean_variance)
-    spread = t_quantile(level, sites - 2) * math.sqrt(tau2 + mean_variance)
     low, high = (min(1.0, max(0.0, mean + side * half_width)) for side in (-1, 1))
     return MetaAnalysis(
         MetricEstimate(mean, low, high),
-        (max(0.0, mean - spread), min(1.0, mean + spread)),
         tau2,
         max(0.0, (q - expected) / q) if q else 0.0,
         q,

@@ -339,9 +339,7 @@ def evaluate_counts(
     return {
         "rows": rows,
         "curves": curves,
-        "recalibration": (
-            {name: no_recalibration("not released") for name in models} if len(classes) == 2 else {}
-        ),
+        "recalibration": {name: no_recalibration("not released") for name in models if len(classes) == 2},
         "min_cell_count": min_cell_count,
         "is_exact": is_exact,
         **({"concordance_pairs": "within sites"} if learning.task == "survival" else {}),

@@ -501,7 +501,6 @@ def _effects_to_json(effects: MetaAnalysis | None) -> dict[str, Any] | None:
         return None
     return {
         "mean": _estimate_to_json(effects.mean),
-        "prediction": effects.prediction,
         "tau2": effects.tau2,
         "i2": effects.i2,
         "sites": effects.sites,
