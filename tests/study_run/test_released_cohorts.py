@@ -9,9 +9,10 @@ from datetime import timedelta
 import pytest
 
 from abaton.disclosure.levels import DisclosureLevel
+from abaton.errors import RefusedError
 from abaton.lab.demo import NOW
 from abaton.report.cohort_flow import cohort_flow_data, noise_text
-from abaton.site import build_site, load_site, open_release_gate
+from abaton.site import build_site, load_site, open_release_gate, release_register_paths
 from abaton.store import Store
 from abaton.study_run import StudyOptions, ingest_sites, run_study
 from abaton.study_run.site_releases import cohort_report, released_cohort
@@ -157,3 +158,14 @@ def test_at_level_summed_a_run_shows_the_attrition_of_all_sites_together(four, t
         "excluded": together["attrition"][-1]["excluded"],
     }
     assert "cohort_description" not in row.result
+
+
+def test_a_run_with_a_lost_register_is_refused(four, noisy, tmp_path):
+    file = load_site(four.sites[0])
+    (ingest,) = ingest_sites(noisy, [file], NOW)
+    release(file, noisy, ingest.cohort)
+    register, _ = release_register_paths(file)
+    register.unlink()
+    options = StudyOptions(seed=5, profiles=four.profiles, bootstrap_resamples=0)
+    with Store(tmp_path / "store") as store, pytest.raises(RefusedError, match="--confirm-loss"):
+        run_study(noisy, four.sites, store, options, now=NOW)

@@ -72,10 +72,10 @@ def half_written(folder: Path, four: Demonstration) -> None:
 
 CASES: dict[str, tuple[Damage, str, bool]] = {
     "missing units": (without_units, "no unit", True),
-    "other code systems": (other_codes, "another system", False),
+    "other code systems": (other_codes, "another code system", False),
     "empty cohort": (without_records, "no record was read", False),
     "one class only": (one_class, "only one class", False),
-    "after consent expiry": (expired, "the consent has expired", False),
+    "after consent expiry": (expired, "check consents", False),
     "half-written NDJSON": (half_written, "the last line is incomplete", True),
 }
 

@@ -136,13 +136,13 @@ def _disclosure(policy: SitePolicySection, level: DisclosureLevel, cell_count: i
         "part, and in which of two groups the subject is. A guess is right in 50% of cases. An attacker who knows the "
         "records of all other subjects, and uses everything that this study may ask for one of these facts, is right "
         f"in at most {cases.format(study.membership, study.group)}; without that knowledge in "
-        f"{cases.format(study.membership_alone, study.group_alone)}. For all studies of a year together it is at most "
-        f"{cases.format(year.membership, year.group)}. A repeated question has the same answer for {policy.epoch_days} "
-        "days. Every new answer uses a part of the budget ('abaton site releases' shows it); when it is used up, "
-        "nothing more is released. In the terms of differential privacy: epsilon "
+        f"{cases.format(study.membership_alone, study.group_alone)}. For all studies at this level in a year it is at "
+        f"most {cases.format(year.membership, year.group)}. A repeated question has the same answer for "
+        f"{policy.epoch_days} days. Every new answer uses a part of the budget ('abaton site releases' shows it); when "
+        "it is used up, nothing more is released. In the terms of differential privacy: epsilon "
         f"{budget_epsilon(policy.study_budget):.1f} per study and {budget_epsilon(policy.yearly_budget):.1f} per year, "
-        f"at delta {DELTA:.0e}. The promise does not cover model updates "
-        "or a subject with two Patient ids, and it ends if the site's secret becomes known.",
+        f"at delta {DELTA:.0e}. The promise does not cover model updates, whether the site can take part, or a subject "
+        "with two Patient ids. It ends if the site's secret becomes known.",
     )
 
 
