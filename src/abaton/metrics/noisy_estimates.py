@@ -159,11 +159,11 @@ def _score_limits(value: float, variance: Callable[[float], float], level: float
         if is_inside(end):
             limits.append(end)
             continue
-        near, far = inside, end
+        inner, outer = inside, end
         for _ in range(_BISECTIONS):
-            middle = (near + far) / 2
-            near, far = (middle, far) if is_inside(middle) else (near, middle)
-        limits.append(near)
+            middle = (inner + outer) / 2
+            inner, outer = (middle, outer) if is_inside(middle) else (inner, middle)
+        limits.append(inner)
     return limits[0], limits[1]
 
 
@@ -204,8 +204,8 @@ def estimate_brier(total: ReleasedSum, sizes: ReleasedSizes, level: float = 0.95
 
 def estimate_accuracy(total: ReleasedSum, sizes: ReleasedSizes, level: float = 0.95) -> MetricEstimate:
     """Return the accuracy from the released number of correct predictions; limits are those of the errors' mean."""
-    wrong = sizes.subjects - float(total.values[0])
-    errors = _estimate_mean(wrong, wrong, total.sd, sizes, level)
+    error_count = sizes.subjects - float(total.values[0])
+    errors = _estimate_mean(error_count, error_count, total.sd, sizes, level)
     return MetricEstimate(1 - errors.value, 1 - errors.high, 1 - errors.low)
 
 

@@ -21,8 +21,6 @@ if (!wheels || !out) throw new Error("arguments are missing: node build.mjs WHEE
 const PYTHON_SOURCES = [
   "__init__.py", "atomic_files.py", "canonical_json.py", "errors.py", "plugins.py", "protocols.py", "record_types.py", "specs.py",
   "strict_json.py", "strict_toml.py", "training.py", "deid", "documents", "fhir", "fhirpath", "study",
-  "anonymity/__init__.py", "anonymity/settings.py", "anonymity/settings_reader.py",
-  "strict_json.py", "training.py", "deid", "documents", "fhir", "fhirpath", "study",
   "anonymity/__init__.py", "anonymity/settings.py", "anonymity/settings_reader.py", "disclosure/__init__.py", "disclosure/levels.py",
   "features/__init__.py", "features/data_quality.py", "features/specification.py",
   "views/__init__.py", "views/api.py", "views/conformance.py", "views/definition.py", "views/required_elements.py",
