@@ -57,8 +57,15 @@ def _ratio(simd: Callable[[], object], scalar: Callable[[], object]) -> float:
 
 
 def _measured() -> list[tuple[str, float]]:
+    from abaton.codecs.ecdq import outcome_frequencies, rate_model
     from abaton.codecs.quicfl import DEFAULT_SHARED_BITS, codebooks, message_intervals
-    from abaton.kernels import codebook_quantiser, simd_fallback, trellis_fallback, trellis_search
+    from abaton.kernels import (
+        codebook_quantiser,
+        interleaved_rans,
+        simd_fallback,
+        trellis_fallback,
+        trellis_search,
+    )
     from abaton.kernels.jit import kernel
     from abaton.kernels.rotation import derive_key
     from abaton.kernels.simd import put_word
@@ -94,14 +101,14 @@ def _measured() -> list[tuple[str, float]]:
         ),
     }
     steps = BLOCK // trellis_search.LANES
-    for states, search in trellis_search.SEARCHES.items():
+    for state_count, search in trellis_search.SEARCHES.items():
         residues, path = aligned(BLOCK // 2).view(np.int16), np.empty(BLOCK, np.uint8)
         residues[:] = np.random.default_rng(0).integers(0, 256, BLOCK)
-        metrics = aligned(3 * trellis_search.LANES * states // 2).view(np.int16)
-        decisions, cosets = aligned(steps * states).view(np.uint32), trellis_search.cosets(states)
-        pairs[f"trellis search, {states} states"] = (
+        metrics = aligned(3 * trellis_search.LANES * state_count // 2).view(np.int16)
+        decisions, cosets = aligned(steps * state_count).view(np.uint32), trellis_search.cosets(state_count)
+        pairs[f"trellis search, {state_count} states"] = (
             partial(search, residues, steps, metrics, decisions, path),
-            partial(trellis_fallback.search, residues, states, cosets, path),
+            partial(trellis_fallback.search, residues, state_count, cosets, path),
         )
     for b in (1, 2, 3, 4):
         books = codebooks(b, DEFAULT_SHARED_BITS[b])
@@ -119,6 +126,22 @@ def _measured() -> list[tuple[str, float]]:
             partial(codebook_quantiser.add, random_words, 0, y, 0, BLOCK, 0, table, count, b, keys),
             partial(simd_fallback.add, random_words, 0, y, 0, BLOCK, 0, table, count, b, keys),
         )
+    model, rng = rate_model(2), np.random.default_rng(1)
+    frequencies = outcome_frequencies(model.cumulative, model.strata)
+    rows, slots = rng.integers(0, model.strata, BLOCK), rng.integers(0, interleaved_rans.TOTAL, BLOCK)
+    outcomes = (np.cumsum(frequencies, axis=1)[rows] <= slots[:, None]).sum(axis=1)
+    symbols, symbol_rows = (rows * model.table.width + outcomes).astype(np.uint16), rows.astype(np.uint32)
+    intervals, reciprocals, guesses, row_width = model.table
+    states, code = interleaved_rans.open_code(interleaved_rans.encode_symbols(symbols, model.table))
+    rans_words, decoded = np.empty(BLOCK + 1, np.uint16), np.empty(BLOCK, np.uint32)
+    pairs["rANS, encode"] = (
+        lambda: interleaved_rans.write(symbols, intervals, reciprocals, states[:-1].copy(), rans_words),
+        lambda: simd_fallback.write_rans(symbols, intervals, states[:-1].copy(), rans_words),
+    )
+    pairs["rANS, decode"] = (
+        lambda: interleaved_rans.read(code, states.copy(), symbol_rows, intervals, guesses, decoded),
+        lambda: simd_fallback.read_rans(code, states.copy(), symbol_rows, intervals, row_width, decoded),
+    )
     return [(name, _ratio(*pair)) for name, pair in pairs.items()]
 
 

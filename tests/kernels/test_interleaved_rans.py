@@ -68,24 +68,24 @@ def draw(counts: np.ndarray, size: int, seed: int = 0) -> tuple[np.ndarray, np.n
 def code_by_definition(symbols: np.ndarray, counts: np.ndarray) -> bytes:
     """Return the code as the format defines it, with Python's integers."""
     starts = (np.cumsum(counts, axis=1) - counts).ravel().tolist()
-    sizes, states, words = counts.ravel().tolist(), [MIN_STATE] * LANES, []
+    sizes, states, rans_words = counts.ravel().tolist(), [MIN_STATE] * LANES, []
 
     def add(lane: int, s: int) -> None:
         x = states[lane]
         if x >= sizes[s] << 18:
-            words.append(x % 65536)
+            rans_words.append(x % 65536)
             x //= 65536
         states[lane] = x // sizes[s] * TOTAL + starts[s] + x % sizes[s]
 
     *first, last = symbols[:-512].tolist(), symbols[-512:].tolist()
     for s in reversed(last):
         add(0, s)
-    for lane in range(1, min(LANES, len(words) + 1)):
-        states[lane] += words.pop()
+    for lane in range(1, min(LANES, len(rans_words) + 1)):
+        states[lane] += rans_words.pop()
     for i, s in reversed(list(enumerate(*first))):
         add(i % LANES, s)
     return b"".join(x.to_bytes(4, "little") for x in states) + b"".join(
-        word.to_bytes(2, "little") for word in reversed(words)
+        word.to_bytes(2, "little") for word in reversed(rans_words)
     )
 
 
@@ -104,17 +104,17 @@ def test_codes_are_as_defined_and_decode_to_the_symbols(kind, size):
 def test_scalar_loops_give_the_same_code(kind):
     counts = frequencies(kind)
     rows, symbols = draw(counts, 10_016)
-    table, words, states = (
+    table, rans_words, states = (
         rans_table(counts),
         np.empty(symbols.size + 1, np.uint16),
         np.empty(LANES, np.uint32),
     )
-    count = simd_fallback.write_rans(symbols, table.intervals, states, words)
-    code = states.tobytes() + words[:count].tobytes()
+    count = simd_fallback.write_rans(symbols, table.intervals, states, rans_words)
+    code = states.tobytes() + rans_words[:count].tobytes()
     assert code == encode_symbols(symbols, table)
     decoded = np.empty(rows.size, np.uint32)
-    states, words = open_code(code)
-    assert simd_fallback.read_rans(words, states, rows, table.intervals, table.width, decoded)
+    states, rans_words = open_code(code)
+    assert simd_fallback.read_rans(rans_words, states, rows, table.intervals, table.width, decoded)
     np.testing.assert_array_equal(decoded, symbols)
 
 
@@ -174,9 +174,9 @@ def test_only_the_code_itself_is_accepted():
     assert decode_symbols(code[: STATE_BYTES - 2], rows, table) is None
     assert decode_symbols(code, rows[:-LANES], table) is None
     # Another code of the same length can only be the code of other symbols.
-    for place in range(0, len(code), 7):
+    for position in range(0, len(code), 7):
         changed = bytearray(code)
-        changed[place] ^= 1 << place % 8
+        changed[position] ^= 1 << position % 8
         decoded = decode_symbols(bytes(changed), rows, table)
         assert decoded is None or encode_symbols(decoded.astype(np.uint16), table) == bytes(changed)
 
@@ -190,10 +190,10 @@ def test_any_bytes_are_safe_to_decode(kind):
         rows = rng.integers(0, len(counts), LANES * int(rng.integers(1, 8))).astype(np.uint32)
         code = rng.integers(0, 256, STATE_BYTES + 2 * int(rng.integers(0, 200)), dtype=np.uint8)
         code[: int(rng.integers(0, STATE_BYTES))] = rng.choice([0, 255])
-        states, words = open_code(code.tobytes())
+        states, rans_words = open_code(code.tobytes())
         symbols = np.full(rows.size, table.width * rows[0], np.uint32)
         symbols[:] = table.width * rows
-        interleaved_rans.read(words, states, rows, table.intervals, table.guesses, symbols)
+        interleaved_rans.read(rans_words, states, rows, table.intervals, table.guesses, symbols)
         np.testing.assert_array_equal(symbols // np.uint32(table.width), rows)
 
 

@@ -224,12 +224,12 @@ class Ecdq(RotatedCodec[EcdqPayload]):
         )
         values = np.zeros(blocks.padded_size, dtype=np.float32)
         if coded_values:
-            states, words = open_code(code)
+            states, rans_words = open_code(code)
             dither_key, random = derive_key(key.derive(KeyPurpose.DITHER)), np.empty(GROUP, dtype=np.uint32)
             model = rate_model(self.bits)
             sizes = (model.strata, model.cumulative.size, model.table.width)
             if len(code) % 2 or not dithered_quantiser.read(
-                words, states, blocks.table, norms, model.table.intervals, model.table.guesses, *sizes,
+                rans_words, states, blocks.table, norms, model.table.intervals, model.table.guesses, *sizes,
                 dither_key, random, coded_values, values,
             ):  # fmt: skip
                 raise payload_error("its code is invalid")

@@ -202,7 +202,7 @@ class RoundMeanModel:
     def _has_moved(self, start: Vector) -> bool:
         """Return whether the aggregate's statistics differ from those that an update started from."""
         statistics = slice(self.layout.trained.size, self.layout.update_size)
-        return not np.array_equal(start[statistics], self.vector[statistics])
+        return start is not self.vector and not np.array_equal(start[statistics], self.vector[statistics])
 
     def _statistics_shift(self, start: Vector) -> Vector:
         """Return the change of an update that makes it relative to the aggregate's statistics.

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from abaton.kernels.counter_rng import fill
-from abaton.kernels.interleaved_rans import LANES, Bits32, Words, decode_step, is_finished
+from abaton.kernels.interleaved_rans import LANES, Bits32, RansWords, decode_step, is_finished
 from abaton.kernels.jit import inlined, inner, kernel
 from abaton.kernels.rotation import rotate_block
 from abaton.kernels.walsh_hadamard import GROUP, Floats
@@ -41,7 +41,7 @@ def _round_group(
 
 @inner
 def _number_group(
-    outcomes: NDArray[np.int32], random: Bits32, power: Any, width: int, symbols: Words
+    outcomes: NDArray[np.int32], random: Bits32, power: Any, width: int, symbols: RansWords
 ) -> None:
     """Number a group of outcomes through the rows of the entropy coder, one row for each stratum of the dither."""
     shift, row_width = np.uint32(32 - power), np.int32(width)
@@ -52,7 +52,7 @@ def _number_group(
 @kernel
 def quantise(
     x: Floats, blocks: Int64s, step: Any, strata: int, count: int, width: int, keys: Any, z: Floats, random: Bits32,
-    norms: NDArray[np.float64], symbols: Words, outlier_indices: Int64s, excess: Floats,
+    norms: NDArray[np.float64], symbols: RansWords, outlier_indices: Int64s, excess: Floats,
 ) -> tuple[int, int]:  # fmt: skip
     """Rotate all blocks and round them with dither; return the number of symbols and of outliers.
 
@@ -113,14 +113,14 @@ def _dequantise_group(
 
 @kernel
 def read(
-    words: Words, states: Bits32, blocks: Int64s, norms: NDArray[np.float64], intervals: Bits32, guesses: Bits32,
-    strata: int, count: int, width: int, keys: Any, random: Bits32, remaining: int, values: Floats,
+    rans_words: RansWords, states: Bits32, blocks: Int64s, norms: NDArray[np.float64], intervals: Bits32,
+    guesses: Bits32, strata: int, count: int, width: int, keys: Any, random: Bits32, remaining: int, values: Floats,
 ) -> bool:  # fmt: skip
     """Decode the rANS code of all blocks with a norm to q - u; return False unless it is exactly one code.
 
     ``remaining`` is the number of values in these blocks.
     """
-    position, end, power = 0, words.size - LANES, np.int32(round(np.log2(strata)))
+    position, end, power = 0, rans_words.size - LANES, np.int32(round(np.log2(strata)))
     start_of = np.int32(count // 2 - 1)
     pairs, rows, symbols = random.view(np.uint64), np.empty(GROUP, np.uint32), np.empty(GROUP, np.uint32)
     for block in range(len(blocks)):
@@ -131,7 +131,7 @@ def read(
             _strata(random, power, rows)
             for i in range(0, GROUP, LANES):
                 position = decode_step(
-                    words, position, states, rows, symbols, i, intervals, guesses, remaining
+                    rans_words, position, states, rows, symbols, i, intervals, guesses, remaining
                 )
                 remaining -= LANES
                 if position > end:

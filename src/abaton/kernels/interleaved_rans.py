@@ -65,7 +65,7 @@ SERIAL = 512  # symbols at the end that use one state
 CHUNK = 16 * LANES
 USED = LANES  # place after the states: how many of them a decoder has used as words
 
-Words = NDArray[np.uint16]
+RansWords = NDArray[np.uint16]
 Bits32 = NDArray[np.uint32]
 
 SHORT = ir.IntType(16)
@@ -122,25 +122,27 @@ def encode_symbols(symbols: NDArray[np.uint16], table: RansTable) -> bytes:
     >>> len(encode_symbols(np.zeros(3200, np.uint16), table))
     128
     """
-    states, words = np.empty(LANES, np.uint32), np.empty(symbols.size + 1, np.uint16)
-    count = write(symbols, table.intervals, table.reciprocals, states, words)
-    return states.astype("<u4").tobytes() + words[:count].astype("<u2").tobytes() if symbols.size else b""
+    states, rans_words = np.empty(LANES, np.uint32), np.empty(symbols.size + 1, np.uint16)
+    count = write(symbols, table.intervals, table.reciprocals, states, rans_words)
+    return (
+        states.astype("<u4").tobytes() + rans_words[:count].astype("<u2").tobytes() if symbols.size else b""
+    )
 
 
-def open_code(code: bytes | memoryview) -> tuple[Bits32, Words]:
+def open_code(code: bytes | memoryview) -> tuple[Bits32, RansWords]:
     """Return the states of a rANS code, for ``decode_step``, and its words, padded with as many as a step can read.
 
     The code must have at least ``STATE_BYTES`` bytes and a multiple of two.
     """
     states = np.append(np.frombuffer(code, "<u4", LANES), 0).astype(np.uint32)
     count = (len(code) - STATE_BYTES) // 2
-    words = np.zeros(count + LANES, np.uint16)
-    words[:count] = np.frombuffer(code, "<u2", count, STATE_BYTES)
-    return states, words
+    rans_words = np.zeros(count + LANES, np.uint16)
+    rans_words[:count] = np.frombuffer(code, "<u2", count, STATE_BYTES)
+    return states, rans_words
 
 
 def decode_symbols(code: bytes | memoryview, rows: Bits32, table: RansTable) -> Bits32 | None:
-    """Return the symbols of a rANS code, one for each of ``rows``; None if it is not the code of so many symbols.
+    """Return the symbols of a rANS code, one for each of ``rows``; None if it is not a code of that many.
 
     >>> table = rans_table(np.array([[16000, 384], [384, 16000]]))
     >>> symbols = np.tile(np.array([0, 3], np.uint16), 160)
@@ -152,8 +154,8 @@ def decode_symbols(code: bytes | memoryview, rows: Bits32, table: RansTable) -> 
         return None if len(code) else symbols
     if len(code) < STATE_BYTES or len(code) % 2:
         return None
-    states, words = open_code(code)
-    is_valid = read(words, states, rows, table.intervals, table.guesses, symbols)
+    states, rans_words = open_code(code)
+    is_valid = read(rans_words, states, rows, table.intervals, table.guesses, symbols)
     return symbols if is_valid else None
 
 
@@ -188,9 +190,9 @@ def _next_position(build: Any, position: Any, truths: Any, lane: int) -> Any:
 
 @intrinsic
 def _encode_step(
-    _: Any, intervals: Any, reciprocals: Any, index: Any, states: Any, words: Any, position: Any
+    _: Any, intervals: Any, reciprocals: Any, index: Any, states: Any, rans_words: Any, position: Any
 ) -> Any:
-    """Code 32 symbols, lane 31 first, given their table entries; return the next position in ``words``."""
+    """Code 32 symbols, lane 31 first, given their table entries; return the next position in ``rans_words``."""
 
     def generate(context: Any, build: Any, signature: Any, args: Any) -> Any:
         interval_address, reciprocal_address = (
@@ -220,14 +222,14 @@ def _encode_step(
             store(build, x, state_address, offset)
         return position
 
-    argument_types = (intervals, reciprocals, types.int64, states, words, types.int64)
+    argument_types = (intervals, reciprocals, types.int64, states, rans_words, types.int64)
     return types.int64(*argument_types), generate
 
 
 @intrinsic
 def _decode_step(
     _: Any,
-    words: Any,
+    rans_words: Any,
     position: Any,
     states: Any,
     rows: Any,
@@ -236,7 +238,7 @@ def _decode_step(
     intervals: Any,
     guesses: Any,
 ) -> Any:
-    """Decode 32 symbols, one in each lane; return the next position in ``words``."""
+    """Decode 32 symbols, one in each lane; return the next position in ``rans_words``."""
 
     def generate(context: Any, build: Any, signature: Any, args: Any) -> Any:
         word_address, state_address, interval_address, guess_address = (
@@ -253,10 +255,10 @@ def _decode_step(
             bucket = build.add(row, build.lshr(slot, constant(INTS, BUCKET_BITS)))
             symbol, end = _split(build, _look_up(build, guess_address, bucket))
             guessed.append(build.add(symbol, build.zext(build.icmp_unsigned(">=", slot, end), INTS)))
-        chosen, frequencies, rests = _search(build, slots, guessed, interval_address)
+        symbols_by_vector, frequencies, rests = _search(build, slots, guessed, interval_address)
         position = args[1]
         for i, offset in enumerate(OFFSETS):
-            store(build, chosen[i], symbol_address, offset)
+            store(build, symbols_by_vector[i], symbol_address, offset)
             quotient = build.lshr(states[i], constant(INTS, TOTAL_BITS))
             x = build.add(build.mul(frequencies[i], quotient), rests[i])
             empty = build.icmp_unsigned("<", x, constant(INTS, MIN_STATE))
@@ -269,7 +271,7 @@ def _decode_step(
             store(build, build.select(empty, refilled, x), state_address, offset)
         return position
 
-    argument_types = (words, types.int64, states, rows, symbols, types.int64, intervals, guesses)
+    argument_types = (rans_words, types.int64, states, rows, symbols, types.int64, intervals, guesses)
     return types.int64(*argument_types), generate
 
 
@@ -278,11 +280,15 @@ def _search(build: Any, slots: list[Any], guessed: list[Any], intervals: Any) ->
 
     A loop that moves wrong guesses to the neighbour, until no lane has one. Few guesses are wrong.
     """
-    before, search, found = build.block, build.append_basic_block("search"), build.append_basic_block("found")
+    before, search, after_search = (
+        build.block,
+        build.append_basic_block("search"),
+        build.append_basic_block("found"),
+    )
     build.branch(search)
     build.position_at_end(search)
     symbols = [build.phi(INTS) for _ in OFFSETS]
-    moved, frequencies, rests, wrong = [], [], [], []
+    moved, frequencies, rests, missed = [], [], [], []
     for symbol, slot in zip(symbols, slots, strict=True):
         start, frequency = _split(build, _look_up(build, intervals, symbol))
         rest = build.sub(slot, start)  # wraps around below the start
@@ -292,22 +298,22 @@ def _search(build: Any, slots: list[Any], guessed: list[Any], intervals: Any) ->
         moved.append(build.select(outside, build.add(symbol, move), symbol))
         frequencies.append(frequency)
         rests.append(rest)
-        wrong.append(outside)
-    is_wrong = build.icmp_unsigned("!=", mask_bits(build, build.or_(*wrong)), ir.Constant(SHORT, 0))
-    build.cbranch(is_wrong, search, found)
+        missed.append(outside)
+    is_missed = build.icmp_unsigned("!=", mask_bits(build, build.or_(*missed)), ir.Constant(SHORT, 0))
+    build.cbranch(is_missed, search, after_search)
     for symbol, first, second in zip(symbols, guessed, moved, strict=True):
         symbol.add_incoming(first, before)
         symbol.add_incoming(second, search)
-    build.position_at_end(found)
+    build.position_at_end(after_search)
     return symbols, frequencies, rests
 
 
 @inlined
 def _decode_serially(
-    words: Words, position: Any, states: Bits32, rows: Bits32, symbols: Bits32, index: Any, intervals: Bits32,
+    rans_words: RansWords, position: Any, states: Bits32, rows: Bits32, symbols: Bits32, index: Any, intervals: Bits32,
     guesses: Bits32,
 ) -> Any:  # fmt: skip
-    """Decode 32 symbols from the state of lane 0; return the next position in ``words``."""
+    """Decode 32 symbols from the state of lane 0; return the next position in ``rans_words``."""
     x, used = np.uint64(states[0]), np.int64(states[USED])
     for i in range(index, index + LANES):
         slot = np.int64(x) & (TOTAL - 1)
@@ -326,7 +332,7 @@ def _decode_serially(
                 word = np.uint64(states[used] & np.uint32(0xFFFF))
                 states[used] &= np.uint32(0xFFFF0000)
             else:
-                word = np.uint64(words[position])
+                word = np.uint64(rans_words[position])
                 position += 1
             x = (x << np.uint64(16)) | word
     states[0], states[USED] = np.uint32(x), np.uint32(used)
@@ -335,24 +341,24 @@ def _decode_serially(
 
 @inlined
 def decode_step(
-    words: Words, position: Any, states: Bits32, rows: Bits32, symbols: Bits32, index: Any, intervals: Bits32,
+    rans_words: RansWords, position: Any, states: Bits32, rows: Bits32, symbols: Bits32, index: Any, intervals: Bits32,
     guesses: Bits32, remaining: Any,
 ) -> Any:  # fmt: skip
     """Decode the next 32 of ``remaining`` symbols of a rANS code; return the next position, at most 32 further.
 
     The rows are read from, and the symbols written to, the 32 elements of ``rows`` and ``symbols`` that begin at
-    ``index``. ``words`` and ``states`` are from ``open_code``; a caller stops when the position is beyond the words.
+    ``index``. ``states`` and ``rans_words`` are from ``open_code``; a caller stops at a position beyond the words.
     """
     if remaining > SERIAL:
-        return _decode_step(words, position, states, rows, symbols, index, intervals, guesses)
-    return _decode_serially(words, position, states, rows, symbols, index, intervals, guesses)
+        return _decode_step(rans_words, position, states, rows, symbols, index, intervals, guesses)
+    return _decode_serially(rans_words, position, states, rows, symbols, index, intervals, guesses)
 
 
 @kernel
 def write(
-    symbols: NDArray[np.uint16], intervals: Bits32, reciprocals: Bits32, states: Bits32, words: Words
+    symbols: NDArray[np.uint16], intervals: Bits32, reciprocals: Bits32, states: Bits32, rans_words: RansWords
 ) -> int:
-    """Code symbols with rANS to ``states`` and ``words``, which has one element more; return the number of words.
+    """Code symbols with rANS to ``states`` and ``rans_words``, which has one element more; return the number of words.
 
     Symbols are coded in descending order; states and words are reversed at the end.
     """
@@ -364,7 +370,7 @@ def write(
         interval = np.uint64(intervals[symbols[i]])
         start, frequency = interval & np.uint64(0xFFFF), interval >> np.uint64(16)
         if x >> np.uint64(32 - TOTAL_BITS) >= frequency:
-            words[count] = np.uint16(x & np.uint64(0xFFFF))
+            rans_words[count] = np.uint16(x & np.uint64(0xFFFF))
             count += 1
             x >>= np.uint64(16)
         x = (x // frequency << np.uint64(TOTAL_BITS)) + start + x % frequency
@@ -373,29 +379,29 @@ def write(
         states[i] = np.uint32(MIN_STATE)
         if count > 0:
             count -= 1
-            states[i] |= np.uint32(words[count])
+            states[i] |= np.uint32(rans_words[count])
     while end > 0:
         size = min(CHUNK, end)
         for i in range(size):
             symbol = symbols[end - 1 - i]
             symbol_intervals[i], symbol_reciprocals[i] = intervals[symbol], reciprocals[symbol]
         for i in range(0, size, LANES):
-            count = _encode_step(symbol_intervals, symbol_reciprocals, i, states, words, count)
+            count = _encode_step(symbol_intervals, symbol_reciprocals, i, states, rans_words, count)
         end -= size
     states[:] = states[::-1].copy()
     for i in range(count // 2):
-        words[i], words[count - 1 - i] = words[count - 1 - i], words[i]
+        rans_words[i], rans_words[count - 1 - i] = rans_words[count - 1 - i], rans_words[i]
     return count
 
 
 @kernel
 def read(
-    words: Words, states: Bits32, rows: Bits32, intervals: Bits32, guesses: Bits32, symbols: Bits32
+    rans_words: RansWords, states: Bits32, rows: Bits32, intervals: Bits32, guesses: Bits32, symbols: Bits32
 ) -> bool:
     """Decode a rANS code from ``open_code`` to symbols of known rows; return whether it is exactly one code."""
-    position, end, count = 0, words.size - LANES, rows.size
+    position, end, count = 0, rans_words.size - LANES, rows.size
     for i in range(0, count, LANES):
-        position = decode_step(words, position, states, rows, symbols, i, intervals, guesses, count - i)
+        position = decode_step(rans_words, position, states, rows, symbols, i, intervals, guesses, count - i)
         if position > end:
             return False
     return is_finished(position, end, states)
@@ -404,7 +410,7 @@ def read(
 @inlined
 def is_finished(position: Any, end: Any, states: Bits32) -> bool:
     """Return whether a rANS decoder is at the end of its code: no word left, and every state where encoders start."""
-    wrong = position != end
+    is_different = position != end
     for i in range(LANES):
-        wrong |= states[i] != np.uint32(MIN_STATE)
-    return not wrong
+        is_different |= states[i] != np.uint32(MIN_STATE)
+    return not is_different

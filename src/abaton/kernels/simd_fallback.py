@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from abaton.kernels.counter_rng import random_word
-from abaton.kernels.interleaved_rans import LANES, MIN_STATE, SERIAL, TOTAL, TOTAL_BITS, Words
+from abaton.kernels.interleaved_rans import LANES, MIN_STATE, SERIAL, TOTAL, TOTAL_BITS, RansWords
 from abaton.kernels.jit import inlined, kernel
 from abaton.kernels.simd import WIDTH
 from abaton.kernels.walsh_hadamard import GROUP, TILE, Floats
@@ -157,33 +157,33 @@ def put_words(buffer: NDArray[np.uint8], step: int, packed: Masks) -> None:
 
 
 @kernel
-def write_rans(symbols: Words, intervals: Int32s, states: Int32s, words: Words) -> int:
+def write_rans(symbols: RansWords, intervals: Int32s, states: Int32s, rans_words: RansWords) -> int:
     """Scalar fallback: code symbols with rANS, as ``interleaved_rans.write`` does."""
     count, parallel = 0, max(symbols.size - SERIAL, 0)
     states[:] = np.uint32(MIN_STATE)
     for i in range(symbols.size - 1, -1, -1):
         if i == parallel - 1:
             for lane in range(1, min(LANES, count + 1)):
-                states[lane] += np.uint32(words[count - lane])
+                states[lane] += np.uint32(rans_words[count - lane])
             count = max(count - LANES + 1, 0)
         lane = i % LANES if i < parallel else 0
         x, interval = np.int64(states[lane]), np.int64(intervals[symbols[i]])
         start, frequency = interval & 0xFFFF, interval >> 16
         if x >= frequency << (32 - TOTAL_BITS):
-            words[count] = np.uint16(x & 0xFFFF)
+            rans_words[count] = np.uint16(x & 0xFFFF)
             count += 1
             x >>= 16
         states[lane] = np.uint32((x // frequency << TOTAL_BITS) + start + x % frequency)
-    words[:count] = words[:count][::-1].copy()
+    rans_words[:count] = rans_words[:count][::-1].copy()
     return count
 
 
 @kernel
 def read_rans(
-    words: Words, states: Int32s, rows: Int32s, intervals: Int32s, width: int, symbols: Int32s
+    rans_words: RansWords, states: Int32s, rows: Int32s, intervals: Int32s, width: int, symbols: Int32s
 ) -> bool:
     """Scalar fallback: decode a rANS code from ``open_code``, as ``interleaved_rans.read`` does."""
-    end, parallel, used = words.size - LANES, max(rows.size - SERIAL, 0), 0
+    end, parallel, used = rans_words.size - LANES, max(rows.size - SERIAL, 0), 0
     position = 0
     for i in range(rows.size):
         lane = i % LANES if i < parallel else 0
@@ -203,7 +203,7 @@ def read_rans(
         elif x < MIN_STATE:
             if position == end:
                 return False
-            x = x << 16 | np.int64(words[position])
+            x = x << 16 | np.int64(rans_words[position])
             position += 1
         symbols[i], states[lane] = np.uint32(symbol), np.uint32(x)
     return position == end and bool((states[:LANES] == np.uint32(MIN_STATE)).all())

@@ -69,7 +69,7 @@ def _sampled_threshold(bits: Bits, segments: Segments, total: int, k: int) -> in
         seed ^= seed << np.uint64(13)
         seed ^= seed >> np.uint64(7)
         seed ^= seed << np.uint64(17)
-        index = s * stratum + np.int64((seed >> np.uint64(33)) % np.uint64(stratum))
+        index = s * stratum + np.int64((seed >> np.uint64(33)) * np.uint64(stratum) >> np.uint64(31))
         while index - offset >= segments[segment, 1] - segments[segment, 0]:
             offset += segments[segment, 1] - segments[segment, 0]
             segment += 1
@@ -105,6 +105,8 @@ def _histogram_threshold(bits: Bits, segments: Segments, k: int) -> int:
 def gather(bits: Bits, segments: Segments, threshold: int, indices: Indices, values: Bits) -> int:
     """Gather the top-k candidates that reach the threshold; return their number, or -1 if they do not fit."""
     count, room, limit = 0, indices.size - 64, np.uint32(threshold)
+    # Few values per mask: how many is hard to predict, so the first two are written whether they exist or not.
+    sparse = 16 * room < bits.size
     for s in range(segments.shape[0]):
         stop = segments[s, 1]
         for start in range(segments[s, 0], stop, 64):
@@ -119,11 +121,19 @@ def gather(bits: Bits, segments: Segments, threshold: int, indices: Indices, val
             mask = _threshold_mask(bits, start, limit)
             if stop - start < 64:
                 mask &= (_ONE << np.uint64(stop - start)) - _ONE
+            if sparse:
+                for _ in range(2):
+                    indices[count] = start + (np.int64(trailing_zeros(mask)) & 63)
+                    count += 1 if mask != 0 else 0
+                    mask &= mask - _ONE
             while mask != 0:
                 position = start + np.int64(trailing_zeros(mask))
                 mask &= mask - _ONE
                 indices[count], values[count] = position, bits[position]
                 count += 1
+    if sparse:
+        for i in range(count):
+            values[i] = bits[indices[i]]
     return count
 
 
