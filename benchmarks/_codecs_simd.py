@@ -57,15 +57,8 @@ def _ratio(simd: Callable[[], object], scalar: Callable[[], object]) -> float:
 
 
 def _measured() -> list[tuple[str, float]]:
-    from abaton.codecs.ecdq import outcome_frequencies, rate_model
     from abaton.codecs.quicfl import DEFAULT_SHARED_BITS, codebooks, message_intervals
-    from abaton.kernels import (
-        codebook_quantiser,
-        interleaved_rans,
-        simd_fallback,
-        trellis_fallback,
-        trellis_search,
-    )
+    from abaton.kernels import codebook_quantiser, simd_fallback, trellis_fallback, trellis_search
     from abaton.kernels.jit import kernel
     from abaton.kernels.rotation import derive_key
     from abaton.kernels.simd import put_word
@@ -126,6 +119,14 @@ def _measured() -> list[tuple[str, float]]:
             partial(codebook_quantiser.add, random_words, 0, y, 0, BLOCK, 0, table, count, b, keys),
             partial(simd_fallback.add, random_words, 0, y, 0, BLOCK, 0, table, count, b, keys),
         )
+    return [(name, _ratio(*pair)) for name, pair in (pairs | _rans_pairs()).items()]
+
+
+def _rans_pairs() -> dict[str, tuple[Callable[[], object], Callable[[], object]]]:
+    """Return the coder and the decoder of symbols with the frequencies of ECDQ at 2 bits, and their fallbacks."""
+    from abaton.codecs.ecdq import outcome_frequencies, rate_model
+    from abaton.kernels import interleaved_rans, simd_fallback
+
     model, rng = rate_model(2), np.random.default_rng(1)
     frequencies = outcome_frequencies(model.cumulative, model.strata)
     rows, slots = rng.integers(0, model.strata, BLOCK), rng.integers(0, interleaved_rans.TOTAL, BLOCK)
@@ -134,15 +135,16 @@ def _measured() -> list[tuple[str, float]]:
     intervals, reciprocals, guesses, row_width = model.table
     states, code = interleaved_rans.open_code(interleaved_rans.encode_symbols(symbols, model.table))
     rans_words, decoded = np.empty(BLOCK + 1, np.uint16), np.empty(BLOCK, np.uint32)
-    pairs["rANS, encode"] = (
-        lambda: interleaved_rans.write(symbols, intervals, reciprocals, states[:-1].copy(), rans_words),
-        lambda: simd_fallback.write_rans(symbols, intervals, states[:-1].copy(), rans_words),
-    )
-    pairs["rANS, decode"] = (
-        lambda: interleaved_rans.read(code, states.copy(), symbol_rows, intervals, guesses, decoded),
-        lambda: simd_fallback.read_rans(code, states.copy(), symbol_rows, intervals, row_width, decoded),
-    )
-    return [(name, _ratio(*pair)) for name, pair in pairs.items()]
+    return {
+        "rANS, encode": (
+            lambda: interleaved_rans.write(symbols, intervals, reciprocals, states[:-1].copy(), rans_words),
+            lambda: simd_fallback.write_rans(symbols, intervals, states[:-1].copy(), rans_words),
+        ),
+        "rANS, decode": (
+            lambda: interleaved_rans.read(code, states.copy(), symbol_rows, intervals, guesses, decoded),
+            lambda: simd_fallback.read_rans(code, states.copy(), symbol_rows, intervals, row_width, decoded),
+        ),
+    }
 
 
 if __name__ == "__main__":
