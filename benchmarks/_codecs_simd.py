@@ -94,14 +94,14 @@ def _measured() -> list[tuple[str, float]]:
         ),
     }
     steps = BLOCK // trellis_search.LANES
-    for states, search in trellis_search.SEARCHES.items():
+    for state_count, search in trellis_search.SEARCHES.items():
         residues, path = aligned(BLOCK // 2).view(np.int16), np.empty(BLOCK, np.uint8)
         residues[:] = np.random.default_rng(0).integers(0, 256, BLOCK)
-        metrics = aligned(3 * trellis_search.LANES * states // 2).view(np.int16)
-        decisions, cosets = aligned(steps * states).view(np.uint32), trellis_search.cosets(states)
-        pairs[f"trellis search, {states} states"] = (
+        metrics = aligned(3 * trellis_search.LANES * state_count // 2).view(np.int16)
+        decisions, cosets = aligned(steps * state_count).view(np.uint32), trellis_search.cosets(state_count)
+        pairs[f"trellis search, {state_count} states"] = (
             partial(search, residues, steps, metrics, decisions, path),
-            partial(trellis_fallback.search, residues, states, cosets, path),
+            partial(trellis_fallback.search, residues, state_count, cosets, path),
         )
     for b in (1, 2, 3, 4):
         books = codebooks(b, DEFAULT_SHARED_BITS[b])

@@ -95,6 +95,7 @@ def test_errors_have_the_same_distribution_for_every_update(rule, name):
 @pytest.mark.parametrize("rule", [viterbi, greedy])
 @pytest.mark.parametrize("period", [1, 3])
 def test_a_dither_of_another_period_is_detected(rule, period):
+    """These moments do not show a period of 2: its errors differ by less than three standard errors."""
     nothing = errors(np.zeros(STEPS), rule, period, 1)
     assert largest_difference(nothing, errors(UPDATES["normal"], rule, period, 2)) > 10
 
