@@ -47,6 +47,9 @@ DESCRIPTION = {
              "differences": {"north": -0.25, "south": None}},
         ],
     },
+    "censoring": {
+        "north": {"censored": "12", "range": [1.0, 1.4], "truncated": "0", "effective": 98.2, "rows": 100}
+    },
     "events_per_parameter": {
         "unit": "events", "parameters": 20, "columns": 5,
         "sites": {"north": {"events": "10", "per_parameter": 0.5, "per_column": 2.0},
@@ -71,6 +74,7 @@ def test_the_page_has_every_section_and_one_attrition_per_site():
     report = make_run_report(described_row(), EVENTS)
     html = render_run_report(report)
     for text in ("Smooth calibration curve", "Decision curve", "Heterogeneity between sites", "60 (9)", "−0.25",
+                 "1.00 to 1.40", "98 of 100",
                  "Internal-external validation", "+0.100 (−0.100 to +0.300)", "0.800 (0.700 to 0.900)"):  # fmt: skip
         assert text in html, text
     assert NOT_RELEASED not in html

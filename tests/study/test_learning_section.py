@@ -389,6 +389,9 @@ def test_a_named_strategy_has_the_papers_values_in_a_study():
     assert LearningSection(strategy="FedAsync").build_strategy(3).training.proximal_mu == 0.005
     other = LearningSection(strategy="FedAsync", training={"proximal_mu": 0.1})
     assert other.build_strategy(3).training.proximal_mu == 0.1
+    none = LearningSection(strategy="FedAsync", training={"proximal_mu": 0.0})
+    assert none.build_strategy(3).training.proximal_mu == 0.0, "a written value prevails, also a default"
+    assert LearningSection(**none.model_dump(exclude_defaults=True)) == none
 
 
 def test_an_adaptive_strategy_needs_a_maximum_of_epochs():

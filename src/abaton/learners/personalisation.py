@@ -184,7 +184,7 @@ def _linear_predictor(model: Model, vector: Vector, x: NDArray[Any], *, is_class
 
 
 def _fit_calibration(
-    predictor: Floats, y: NDArray[Any], row_weights: NDArray[Any] | None, *, is_classification: bool
+    predictor: Floats, y: NDArray[Any], row_weights: NDArray[Any] | None = None, *, is_classification: bool
 ) -> tuple[float, float]:
     """Return intercept and slope of personalisation by calibration, shrunk to 0 and 1 with few subjects.
 

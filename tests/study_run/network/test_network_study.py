@@ -21,7 +21,7 @@ from abaton.report.run_report import make_run_report
 from abaton.site import build_site, load_site, subject_pseudonym
 from abaton.site.factory import registry_key
 from abaton.store import Database, Journal, Store
-from abaton.study_run import FIELDS, NetworkRunOptions, StudyOptions, evaluation, run_study
+from abaton.study_run import FIELDS, NetworkRunOptions, StudyOptions, evaluation, run_study, site_service
 from abaton.study_run.consented_learner import ConsentedLearner
 from abaton.study_run.local_benefit import load_personal_model, personal_models_path
 from abaton.study_run.messages import field_names
@@ -413,6 +413,12 @@ def test_a_site_with_an_invalid_reply_is_excluded(three_sites, store, tmp_path, 
     assert row.status == "finished"
     assert row.recipe["excluded_sites"] == {"kos": reason}
     assert set(row.recipe["tables"]) == {"pergamon", "trikala"}
+
+
+def test_sites_whose_unweighted_counts_are_biased_do_not_take_part(rounds, store, tmp_path, monkeypatch):
+    monkeypatch.setattr(site_service, "MAX_RISK_RATIO", 0.5)
+    with pytest.raises(RefusedError, match="follow-up too short for the outcome window"):
+        Loop(tmp_path, rounds.study, rounds.sites, OPTIONS).run(store)
 
 
 def test_too_few_sites_are_refused(rounds, store, tmp_path):
