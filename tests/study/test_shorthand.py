@@ -117,7 +117,7 @@ def test_derived_sections_are_stable():
     """Sites with other versions must compute the same hash: standard views and derivation are fixed."""
     assert (
         study_from_toml(study_text()).hash
-        == "80fd1671ef876b2a4b898dc608b82fc13faa8cf694019588772865be6dd9ffac"
+        == "a50af5f0f22ed24fa858eba29e54d10a4daf76212cf3ad87e3981d0eb4246a1b"
     )
 
 

@@ -220,14 +220,17 @@ class StudyPolicy(SitePolicy):
         )
 
     def released_examples(self, count: int, *, use_validation_data: bool = False) -> int:
-        """Study policy: return the released number of training subjects, at least 1."""
+        """Study policy: return the released number of training subjects; the least allowed one if none is released."""
         key = use_validation_data, count if self.is_exact else 0
         if key not in self._sizes:
             patient_ids = self.learner.training_patient_ids(use_validation_data=use_validation_data)
             about = {"rows": "training", "seed": self.learner.seed, "with_validation": use_validation_data}
             question = Question("training_size", self.contract.study.study.id, about)
-            released = self.gate.table(question, {"training": patient_ids})
-            self._sizes[key] = max(1, round(released.values.get("training", self.gate.settings.threshold)))
+            try:
+                released = self.gate.table(question, {"training": patient_ids}).values.get("training", 1.0)
+            except RefusedError:  # the privacy budget is used up
+                released = self.limits.min_rows
+            self._sizes[key] = max(1, round(released))
         return self._sizes[key]
 
     # ---- models -----------------------------------------------------------------------------------------------------
