@@ -414,8 +414,8 @@ FIELDS: Mapping[str, Mapping[str, str]] = {
         "task_id": "the id of the task, as received",
         "steps": "number of batches trained",
         "loss": "the mean loss on the training rows; empty unless the level is exact, and with differential privacy",
-        "counts": "at level exact, counts of correct and wrong predictions on the site's validation rows, small classes "
-        "suppressed, with the loss if the study weights by it; empty at other levels",
+        "counts": "at level exact, counts of correct and wrong predictions on the site's validation rows, small "
+        "classes suppressed, with the loss if the study weights by it; empty at other levels",
         "examples": "number of training subjects",
         "cohort": _COHORT,
         "signature": "the site's public signing key, and its signature of the trained model",
@@ -423,8 +423,8 @@ FIELDS: Mapping[str, Mapping[str, str]] = {
         "update": "the encoded update of the model; running statistics of normalisation layers without loss",
     },
     "evaluate": {
-        "counts_list": "for each model, counts of correct and wrong predictions on the site's validation rows, or the sum "
-        "of losses: with noise and within the privacy budget, or at level exact with small classes suppressed",
+        "counts_list": "for each model, counts of correct and wrong predictions on the site's validation rows, or the "
+        "sum of losses: with noise and within the privacy budget, or at level exact with small classes suppressed",
         "held_models": _HELD_MODELS,
     },
     "progress": {"held_models": _HELD_MODELS},

@@ -143,8 +143,8 @@ def _disclosure(policy: SitePolicySection, level: DisclosureLevel, cell_count: i
         f"{budget_epsilon(policy.study_budget):.1f} per study and {budget_epsilon(policy.yearly_budget):.1f} per year, "
         f"at delta {DELTA:.0e}. The promise covers numbers of subjects by stage, sizes of training and validation "
         "sets, scores of models and, on one machine, the evaluation. It does not cover model updates, the sums for "
-        "scaling, evaluation counts on a network, whether the site can take part, or a subject with two Patient ids. It "
-        "ends if the site's secret becomes known.",
+        "scaling, evaluation counts on a network, whether the site can take part, or a subject with two Patient ids. "
+        "It ends if the site's secret becomes known.",
     )
 
 
