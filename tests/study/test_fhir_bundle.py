@@ -195,7 +195,7 @@ def test_published_documents_roundtrip(shared: Path, name: str):
 @pytest.mark.shared
 def test_golden_hash_of_a_published_document(shared: Path):
     study = load_study(shared / "data/fhir/iehr-rdd/FunctionExampleRDD.json")
-    assert study.hash == "35f6d3474e82688524d2a268ee8ba133a413db57c29f8a9ccb258fcfa9f44fc8"
+    assert study.hash == "1b361fc901d3c7e260394c132d36c32fef9ab12165100a9589cea688ae7d1657"
 
 
 @pytest.mark.shared

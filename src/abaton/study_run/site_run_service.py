@@ -105,15 +105,16 @@ class SiteRunService(SiteWorker):
             counts_to_row(evaluate_at_site(preparation.site, preparation, model, vector, subjects, local))
             for vector in models
         ]
-        report = make_site_report(
-            self._service.study,
-            preparation,
-            (model, models[-1]),
-            subjects,
-            local,
-            self._folder.load_characteristics(),
-        )
-        write_site_report(site_report_path(self.worker_settings.folder, self._run), self._run, report)
+        if models:
+            report = make_site_report(
+                self._service.study,
+                preparation,
+                (model, models[-1]),
+                subjects,
+                local,
+                self._folder.load_characteristics(),
+            )
+            write_site_report(site_report_path(self.worker_settings.folder, self._run), self._run, report)
         return make_message("reply", {}, {"counts": counts})
 
     def _local_benefit(self, cache: BaseModelCache, message: Message) -> Message:
