@@ -164,7 +164,7 @@ def _run(
 
 
 def _cost(sites: dict[str, Examples]) -> list[BenchmarkResult]:
-    """Measure the processor time of checkpoints inside short runs; runs with and without differ more by chance."""
+    """Measure the processor time of checkpoints inside short runs; runs with and without vary more than that."""
     federation = Federation(
         MODEL, sites, Strategy(rounds=SHORT, scheduler=AsynchronousScheduler(), training=TRAINING)
     )

@@ -5,13 +5,17 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from abaton.disclosure.rounding import round_counts
+from abaton.disclosure.levels import DisclosureLevel, NoiseSettings
+from abaton.disclosure.release_gate import Question, ReleaseGate
+from abaton.disclosure.release_register import ReleaseRegister
 from abaton.lab.demo import NOW
 from abaton.metrics.counts import micro_f1
+from abaton.metrics.predictions import validation_counts
 from abaton.site import ReleaseLog, load_site
 from abaton.study_run import ingest_sites
 from abaton.study_run.evaluation import count_predictions
 from abaton.study_run.preparation import split_table, sum_columns
+from abaton.study_run.validation_scores import noisy_counts, suppress_counts
 
 
 @pytest.fixture
@@ -55,12 +59,26 @@ def test_a_one_column_model_reveals_values_unless_groups_are_large(min_cell_coun
     assert histogram.subjects == 80
 
 
-@pytest.mark.parametrize(("min_cell_count", "differ"), [(1, True), (5, False)])
-def test_a_threshold_moved_by_one_subject_shows_in_counts_unless_they_are_rounded(min_cell_count, differ):
-    """Prevented: `test_counts_are_binned_and_small_classes_suppressed`."""
-    with_them, without = (10, 2, 12, 9, 17, 4), (11, 2, 12, 9, 18, 3)
-    first, second = (round_counts(counts, min_cell_count) for counts in (with_them, without))
-    assert (first != second) is differ
+@pytest.mark.parametrize(("level", "low", "high"), [("exact", 1.0, 1.0), ("noisy", 0.35, 0.7)])
+def test_a_threshold_moved_by_one_subject_shows_in_counts_unless_they_have_noise(tmp_path, level, low, high):
+    """The counts increase by the subject in every case, or hardly more often than not."""
+    labels, register = np.repeat([0, 1], 20), ReleaseRegister(tmp_path / "register", tmp_path / "key")
+    gate = ReleaseGate(register, DisclosureLevel.NOISY, NoiseSettings(study_budget=1e6, yearly_budget=1e6))
+    subjects, settings = [f"person {i}" for i in range(40)], [(0.4, 0.6), (0.6, 0.4)]
+    increases = []
+    for trial in range(100):
+        correct = []
+        for model, first in enumerate(settings):
+            probabilities = np.tile([0.4, 0.6], (40, 1))
+            probabilities[0] = first
+            if level == "exact":
+                counts = suppress_counts(validation_counts(probabilities, labels), 5, "none")
+            else:
+                question = Question("score", "study", {"trial": trial, "model": model})
+                counts = noisy_counts(gate, question, subjects, probabilities, labels, "none")
+            correct.append(counts[0])
+        increases.append(correct[1] > correct[0])
+    assert low <= np.mean(increases) <= high
 
 
 @pytest.mark.parametrize(("min_cell_count", "is_released"), [(1, True), (5, False)])

@@ -169,7 +169,7 @@ def test_groups_below_the_minimum_cell_count_are_not_evaluated(ready):
     assert all(number == 0 or number >= 5 for number in counts)
 
 
-def test_counts_are_binned_and_small_classes_suppressed(ready):
+def test_scores_have_no_loss_and_small_classes_are_suppressed(ready):
     ready.train(0, ready.start())
     rng = np.random.default_rng(0)
     models = [ready.start() + rng.normal(0, 0.1, len(ready.start())).astype(np.float32) for _ in range(8)]
@@ -177,7 +177,6 @@ def test_counts_are_binned_and_small_classes_suppressed(ready):
     for score in scores:
         assert len(score) in (0, 6), "counts only: a sum of losses is an exact value"
         assert all(number == 0 or number >= 5 for number in score[2:4])
-    assert len({tuple(score) for score in scores}) <= 9
 
 
 def test_two_runs_around_a_withdrawal_reveal_nothing(centre, tmp_path):
@@ -217,7 +216,6 @@ def test_a_release_is_repeated_for_the_same_group_or_one_that_differs_by_enough(
     assert not release_log.may_release("validation", {"1", "2", "3"}), "fewer than min_cell_count"
     reopened = ReleaseLog(tmp_path / "ledger", lambda person: f"tag {person}", 5)
     assert reopened.may_release("validation", patients)
-    assert [reopened.stable_count("rows", number) for number in (20, 19, 16, 15, 19)] == [20, 20, 20, 15, 15]
     assert [reopened.spend_budget("study", task, 2) for task in ("a", "b", "a", "c")] == [
         True,
         True,

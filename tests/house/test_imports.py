@@ -95,7 +95,7 @@ PURE = (
     "disclosure/levels.py",
     "disclosure/noise.py",
     "disclosure/privacy_budget.py",
-    "disclosure/rounding.py",
+    "disclosure/microaggregation.py",
     "secure_sum/centre_decisions.py",
     "secure_sum/modular_vectors.py",
     "secure_sum/settings.py",

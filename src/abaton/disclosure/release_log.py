@@ -34,7 +34,6 @@ class ReleaseLog:
     def __init__(self, path: Path, pseudonym_for: Callable[[str], str], min_cell_count: int) -> None:
         self.path, self.min_cell_count, self._pseudonym_for = path, min_cell_count, pseudonym_for
         self._decisions: dict[tuple[str, frozenset[str]], bool] = {}
-        self._counts: dict[str, int] = {}
 
     def may_release(self, quantity: str, patients: Iterable[str]) -> bool:
         """Return whether the release log allows a quantity for these patients, given its earlier releases.
@@ -65,18 +64,6 @@ class ReleaseLog:
                 return False
             groups.append(sorted(pseudonyms))
             return True
-
-    def stable_count(self, key: str, count: int) -> int:
-        """Return the last count in the release log until the count of subjects differs by `min_cell_count`."""
-        cached = self._counts.get(key)
-        if cached is not None and abs(cached - count) < self.min_cell_count:
-            return cached
-        with self._locked_content() as row:
-            last = row["counts"].get(key)
-            if last is None or abs(last - count) >= self.min_cell_count:
-                last = row["counts"][key] = count
-        self._counts[key] = int(last)
-        return int(last)
 
     def first_release(self, key: str, value: Any) -> Any:
         """Return the first release under this key in the release log; record this one if there was none."""
@@ -129,7 +116,7 @@ class ReleaseLog:
                         temporary_path.write_text(after)
 
     def _read(self) -> dict[str, Any]:
-        sections = ("groups", "counts", "releases", "budgets")
+        sections = ("groups", "releases", "budgets")
         if not self.path.exists():
             return {name: {} for name in sections}
         try:

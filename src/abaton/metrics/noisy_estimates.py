@@ -362,7 +362,7 @@ def combine_sites(
     """Return the random-effects mean of a metric over sites from noisy estimates; None with fewer than five sites.
 
     The weights are given, such as the number of cases: weights by estimated variance would favour the AUROCs that are
-    too high or too low by chance. The variance between sites is the estimate of DerSimonian and Laird for given weights
+    too high or too low at random. The variance between sites is the estimate of DerSimonian and Laird for given weights
     (DerSimonian and Kacker, 2007), the interval of the mean that of Hartung and Knapp.
 
     Args:

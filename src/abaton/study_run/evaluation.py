@@ -23,7 +23,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from abaton.disclosure.rounding import microaggregate, spread_within_groups
+from abaton.disclosure.microaggregation import microaggregate, spread_within_groups
 from abaton.layout import Vector
 from abaton.learners import Learner
 from abaton.metrics.classification import (
