@@ -151,7 +151,7 @@ def _privacy(folder: Path, store: Store) -> list[BenchmarkResult]:
         {**spec, **({"band_width": BAND_WIDTHS[spec["name"]]} if spec["name"] in BAND_WIDTHS else {})}
         for spec in features["inputs"]
     ]
-    without_anonymity: dict[str, Any] = {"privacy": {}}
+    without_anonymity: dict[str, Any] = {"privacy": {"disclosure": "exact"}}
     variants = {
         "raw": _study(**without_anonymity, deidentification={**deidentification, "rules": keep_rules}),
         "de-identified": _study(**without_anonymity),
